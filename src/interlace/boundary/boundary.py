@@ -1,0 +1,220 @@
+"""The boundary of a party: every value passes it on the way out and on the way in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from interlace.boundary.guards import GUARDS, Chain, Codec, Sending, build_guard
+from interlace.boundary.kinds import FORMS, NEVER_LEAVES, Kind
+from interlace.boundary.ledger import Ledger
+from interlace.boundary.message import Message, Part, Value
+from interlace.boundary.policy import Policy
+from interlace.errors import PolicyError, Refused
+
+_FAMILIES: dict[str, frozenset[torch.dtype]] = {
+    "float": frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16}),
+    "int": frozenset({torch.int64, torch.int32, torch.int16, torch.uint8}),
+    "byte": frozenset({torch.uint8}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One value of an operation: what it is called there and what kind it is."""
+
+    name: str
+    kind: Kind
+
+
+class Boundary:
+    """What stands between a party and everybody else.
+
+    Args:
+        party: The party's name.
+        policy: Its rules.
+        ledger: Where it writes what passed.
+        seed: Seeds the guards' noise. ``None`` takes it from the operating system, as a real
+            deployment must: whoever knows the seed can take the noise off again.
+    """
+
+    def __init__(
+        self, party: str, policy: Policy, ledger: Ledger, seed: int | None = None
+    ) -> None:
+        self.party, self.policy, self.ledger = party, policy, ledger
+        self.generator = torch.Generator()
+        if seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(seed)
+        self.round = 0
+        self.sent_bytes = 0
+        self._chains: dict[tuple[Kind, str], Chain] = {}
+        self._private: set[int] = set()
+        self._about: Tensor | None = None
+
+    def protect(self, *tensors: Tensor) -> None:
+        """Mark tensors that hold records: nothing that shares their memory can leave."""
+        self._private.update(t.untyped_storage().data_ptr() for t in tensors if t.numel())
+
+    def about(self, rows: Tensor) -> None:
+        """Say which people the next released value is about (for guards that keep account)."""
+        self._about = rows
+
+    def release(
+        self, operation: str, receiver: str, slots: Sequence[Slot], values: Sequence[Value]
+    ) -> Message:
+        """Let values out as one message.
+
+        Raises:
+            PolicyError: the policy does not allow a kind, a value is a record, or the run's
+                allowance of bytes is used up. Nothing has left then.
+        """
+        rows, self._about = self._about, None
+        parts, labels = [], []
+        for slot, value in zip(slots, values, strict=True):
+            part, label = self._guarded(slot, value, receiver, rows)
+            parts.append(part)
+            labels.append(label)
+        message = Message(operation, self.party, receiver, self.round, tuple(parts))
+        size = message.encoded_size()
+        if self.policy.max_bytes is not None and self.sent_bytes + size > self.policy.max_bytes:
+            raise PolicyError(
+                f"party '{self.party}' lets at most {self.policy.max_bytes:,} bytes leave in a run, "
+                f"and '{operation}' would pass that; raise `max_bytes` in its policy to go on"
+            )
+        self.sent_bytes += size
+        for part, label in zip(parts, labels, strict=True):
+            self.ledger.record("sent", message, part, label)
+        return message
+
+    def admit(self, message: Message, slots: Sequence[Slot]) -> list[Value]:
+        """Check a received message and return its values.
+
+        Raises:
+            Refused: the message is not what ``slots`` promise: another number of values, another
+                kind, number type or dimension, not finite, or a code that cannot be read. The
+                ledger notes the refusal; nothing else has changed.
+        """
+        if len(message.parts) != len(slots):
+            raise self._refusal(message, f"{len(message.parts)} values came, {len(slots)} were due")
+        values: list[Value] = []
+        for slot, part in zip(slots, message.parts, strict=True):
+            if part.kind is not slot.kind:
+                raise self._refusal(message, f"'{slot.name}' came as {part.kind}, not {slot.kind}")
+            if part.codec and part.coded is not None and part.value_is_empty():
+                part.value = self._decoded(message, part)
+            problem = _problem(slot.kind, part.value)
+            if problem:
+                raise self._refusal(message, f"'{slot.name}' ({slot.kind}) {problem}")
+            values.append(part.value)
+        for part in message.parts:
+            self.ledger.record("received", message, part, part.codec)
+        return values
+
+    def accounts(self) -> dict[str, dict[str, float | str]]:
+        """What the guards can claim so far, by kind and receiver."""
+        return {
+            f"{kind} to {receiver}": {k: v for g in chain.guards for k, v in g.account().items()}
+            for (kind, receiver), chain in self._chains.items()
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Guards' state and the noise generator, for a resumed run."""
+        out = {"generator": self.generator.get_state()}
+        for (kind, receiver), chain in self._chains.items():
+            for i, guard in enumerate(chain.guards):
+                for name, tensor in guard.state().items():
+                    out[f"{kind.value}/{receiver}/{i}/{name}"] = tensor
+        return out
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what :meth:`state` gave."""
+        self.generator.set_state(state["generator"])
+        groups: dict[tuple[Kind, str, int], dict[str, Tensor]] = {}
+        for key, tensor in state.items():
+            if key != "generator":
+                kind, receiver, i, name = key.split("/")
+                groups.setdefault((Kind(kind), receiver, int(i)), {})[name] = tensor
+        for (k, receiver, i), tensors in groups.items():
+            self._chain(k, receiver).guards[i].load_state(tensors)
+
+    def _guarded(
+        self, slot: Slot, value: Value, receiver: str, rows: Tensor | None
+    ) -> tuple[Part, str]:
+        kind = slot.kind
+        if kind in NEVER_LEAVES:
+            raise PolicyError(f"{kind} never leave a party; no policy can allow it")
+        if kind not in self.policy.allow:
+            raise PolicyError(
+                f"the policy of party '{self.party}' does not let {kind} leave; "
+                f"add it to `policy: allow:` in its party file, or choose a method without it"
+            )
+        if not isinstance(value, Tensor):
+            return Part(kind, value), ""
+        value = value.detach()
+        if self._private and value.untyped_storage().data_ptr() in self._private:
+            raise PolicyError(
+                f"'{slot.name}' of party '{self.party}' is part of its records, not {kind}"
+            )
+        if kind not in self.policy.guards:
+            return Part(kind, value), ""
+        guards = self._chain(kind, receiver)
+        sending = Sending(kind, receiver, rows, self.generator)
+        for guard in guards.defences:
+            value = guard(value, sending)
+        if guards.codec is None:
+            return Part(kind, value), guards.label
+        coded = guards.codec.encode(value, sending)
+        return Part(kind, coded.value, guards.codec.name, coded.tensors), guards.label
+
+    def _chain(self, kind: Kind, receiver: str) -> Chain:
+        """The guards of a kind, one set for each receiver since some keep account of it."""
+        key = (kind, receiver)
+        if key not in self._chains:
+            self._chains[key] = Chain([build_guard(g) for g in self.policy.guards.get(kind, [])])
+        return self._chains[key]
+
+    def _decoded(self, message: Message, part: Part) -> Tensor:
+        codec = GUARDS.get(part.codec)
+        if codec is None or not issubclass(codec, Codec) or part.coded is None:
+            raise self._refusal(message, f"it is packed in an unknown way ('{part.codec[:40]}')")
+        try:
+            return codec.decode(part.coded)
+        except (KeyError, ValueError, RuntimeError, IndexError, TypeError):
+            raise self._refusal(
+                message, f"its packed form ('{part.codec}') cannot be read"
+            ) from None
+
+    def _refusal(self, message: Message, why: str) -> Refused:
+        for part in message.parts:
+            self.ledger.record("refused", message, part, part.codec)
+        return Refused(
+            f"party '{self.party}' refused a message from '{message.sender}' "
+            f"('{message.operation}', round {message.round}): {why}"
+        )
+
+
+def _problem(kind: Kind, value: Value) -> str | None:
+    """What is wrong with a received value, or ``None``."""
+    form = FORMS[kind]
+    if form.numbers == "json":
+        return None if isinstance(value, dict) else "is not a JSON object"
+    if not isinstance(value, Tensor):
+        return "is not a tensor"
+    if value.dtype not in _FAMILIES[form.numbers]:
+        return f"has number type {str(value.dtype)[6:]}"
+    if value.dim() not in form.dims:
+        return f"has {value.dim()} dimensions"
+    # The sum of finite numbers can overflow, so only a sum that is not finite needs the full look.
+    if (
+        form.numbers == "float"
+        and not math.isfinite(value.sum().item())
+        and not bool(torch.isfinite(value).all())
+    ):
+        return "holds NaN or infinity"
+    return None
