@@ -1,0 +1,338 @@
+"""From id columns to the keys by which parties find the people they share.
+
+Two parties agree on a person only if their keys are the same bytes, so everything here is exact:
+an integer and the text that spells it give one key, several columns are joined without ambiguity,
+and whatever the rule changes or leaves is counted in the report. Nothing is handled silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from interlace.data.tables import missing_column
+from interlace.errors import DataError
+
+
+class IdRule(BaseModel):
+    """How a party's id columns become keys; the ``id`` part of a party file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    columns: list[str] = Field(min_length=1, description="Id columns; several make one key.")
+    strip: bool = Field(default=False, description="Remove blanks around each id.")
+    case: Literal["keep", "lower"] = Field(
+        default="keep", description="'lower': letter case does not tell people apart."
+    )
+    zeros: Literal["keep", "strip"] = Field(
+        default="keep",
+        description="'strip': leading zeros of ids that are digits only do not tell people apart.",
+    )
+    duplicates: Literal["refuse", "first", "drop"] = Field(
+        default="refuse",
+        description="'first' keeps the first row of a repeated id, 'drop' none of its rows.",
+    )
+    blanks: Literal["refuse", "drop"] = Field(
+        default="refuse", description="'drop' leaves out rows whose id is missing or blank."
+    )
+
+
+class IdReport(BaseModel):
+    """What was found in the id columns, in counts; it never holds an id.
+
+    The counts of forms (blanks around ids, leading zeros, letter case) are of rows as they stand
+    in the table, before the rule is applied. The three ``would_merge_...`` count the kept ids that
+    would fall together with another kept id if that difference were ignored.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    kept: int
+    blanks: int = Field(description="Rows whose id is missing, empty or only whitespace.")
+    duplicates: int = Field(description="Rows beyond the first of their id.")
+    with_surrounding_blanks: int
+    with_leading_zeros: int
+    mixed_case: int = Field(description="Rows whose letter case is not that of most rows.")
+    would_merge_without_blanks: int
+    would_merge_without_case: int
+    would_merge_without_zeros: int
+    notes: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """The keys of the rows that were kept.
+
+    Attributes:
+        values: one key a kept row, all different.
+        rows: shape (n,), int64; the position of each key's row in the table, rising.
+        report: what was found and done.
+    """
+
+    values: list[bytes]
+    rows: NDArray[np.int64]
+    report: IdReport
+
+
+_LEADING_ZEROS = r"^0+([0-9]+)$"  # leaves one digit of "000"
+
+
+def make_keys(frame: pl.DataFrame, rule: IdRule, *, party: str, file: str | None = None) -> Keys:
+    """One key for each row that the rule keeps.
+
+    A key is the UTF-8 text of the id; a key of several columns is the sequence of
+    ``length:text`` of its columns, lengths in bytes, so no two different ids share a key.
+
+    Raises:
+        DataError: an id column is not there or has a type that cannot name people (fractions,
+            lists, bytes); blank or duplicate ids that the rule refuses; no row is left.
+    """
+    for name in rule.columns:
+        if name not in frame.columns:
+            raise missing_column(name, frame.columns, party=party, file=file, is_id=True)
+    # Renamed, so that no id column can be taken for one of ours below.
+    names = [f"id{i}" for i in range(len(rule.columns))]
+    texts = [
+        _as_text(frame[column], party, file).alias(name)
+        for column, name in zip(rule.columns, names, strict=True)
+    ]
+    where = ", ".join(rule.columns)
+    blank = pl.any_horizontal(_cleaned(pl.col(t.name), strip=True).eq("") for t in texts)
+    table = pl.DataFrame(texts).select(
+        pl.all(), row=pl.int_range(pl.len(), dtype=pl.Int64), blank=blank
+    )
+    blanks = int(table["blank"].sum())
+    if blanks and rule.blanks == "refuse":
+        raise DataError(
+            f"{blanks} of {frame.height} rows have no id (missing, empty or only blanks)",
+            party=party,
+            file=file,
+            column=where,
+            way_out="Fill them in, or set `blanks: drop` to leave these people out.",
+        )
+    table = table.filter(~pl.col("blank"))
+    table = table.with_columns(key=_key(names, rule))
+    duplicates = table.height - table["key"].n_unique()
+    if duplicates and rule.duplicates == "refuse":
+        raise DataError(
+            f"{duplicates} of {frame.height} rows repeat the id of another row",
+            party=party,
+            file=file,
+            column=where,
+            way_out="Make one row a person, or set `duplicates: first` (keep the first row of "
+            "each) or `duplicates: drop` (keep none of them).",
+        )
+    if duplicates:
+        first = rule.duplicates == "first"
+        kept = table.filter(
+            pl.col("key").is_first_distinct() if first else pl.col("key").is_unique()
+        )
+    else:
+        kept = table
+    if kept.height == 0:
+        raise DataError(
+            "no row is left that has an id of its own",
+            party=party,
+            file=file,
+            column=where,
+            way_out="Check the id columns and the id rule in the party file.",
+        )
+    report = _report(frame.height, blanks, duplicates, table, kept, names, rule)
+    values = kept["key"].cast(pl.Binary).to_list()
+    return Keys(values, kept["row"].to_numpy().astype(np.int64), report)
+
+
+def _as_text(series: pl.Series, party: str, file: str | None) -> pl.Series:
+    """The id column as text; missing values become empty text."""
+    dtype = series.dtype
+    if dtype.is_float() or dtype.is_decimal():
+        # A column of integers with gaps reaches us as floats from pandas.
+        number = series.cast(pl.Float64).fill_nan(None)
+        whole = number.is_finite() & (number == number.round()) & (number.abs() <= 2**53)
+        broken = int((~whole).sum())
+        if broken:
+            raise DataError(
+                f"{broken} ids are fractions, infinite or too large to be exact as decimals",
+                party=party,
+                file=file,
+                column=series.name,
+                way_out="Read the ids as text or as integers.",
+            )
+        text = number.cast(pl.Int64).cast(pl.String)
+    elif (
+        dtype.is_integer()
+        or dtype.is_temporal()
+        or dtype in (pl.String, pl.Categorical, pl.Boolean, pl.Null)
+        or isinstance(dtype, pl.Enum)
+    ):
+        text = series.cast(pl.String)
+    else:
+        raise DataError(
+            f"a column of type {dtype} cannot name people",
+            party=party,
+            file=file,
+            column=series.name,
+            way_out="Use text or integers as ids.",
+        )
+    return text.fill_null("")
+
+
+def _cleaned(
+    text: pl.Expr, *, strip: bool = False, lower: bool = False, zeros: bool = False
+) -> pl.Expr:
+    text = text.str.strip_chars() if strip else text
+    text = text.str.to_lowercase() if lower else text
+    return text.str.replace(_LEADING_ZEROS, "$1") if zeros else text
+
+
+def _key(
+    names: list[str],
+    rule: IdRule,
+    *,
+    strip: bool = False,
+    lower: bool = False,
+    zeros: bool = False,
+) -> pl.Expr:
+    """The key under the rule, or under the rule with one more difference ignored."""
+    parts = [
+        _cleaned(
+            pl.col(name),
+            strip=strip or rule.strip,
+            lower=lower or rule.case == "lower",
+            zeros=zeros or rule.zeros == "strip",
+        )
+        for name in names
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    joined: list[pl.Expr] = []
+    for part in parts:
+        joined += [part.str.len_bytes().cast(pl.String), pl.lit(":"), part]
+    return pl.concat_str(joined)
+
+
+def _report(
+    rows: int,
+    blanks: int,
+    duplicates: int,
+    table: pl.DataFrame,
+    kept: pl.DataFrame,
+    names: list[str],
+    rule: IdRule,
+) -> IdReport:
+    def either(tests: list[pl.Expr]) -> pl.Expr:
+        return pl.any_horizontal(tests)
+
+    columns = [pl.col(name) for name in names]
+    upper = either([c.str.contains(r"\p{Lu}") for c in columns])
+    lower = either([c.str.contains(r"\p{Ll}") for c in columns])
+    found = table.select(
+        surrounded=either([c != c.str.strip_chars() for c in columns]).sum(),
+        zeros=either([c.str.contains(_LEADING_ZEROS) for c in columns]).sum(),
+        only_upper=(upper & ~lower).sum(),
+        only_lower=(lower & ~upper).sum(),
+        both=(upper & lower).sum(),
+        decimals=either([c.str.contains(r"^[0-9]+\.0+$") for c in columns]).sum(),
+    ).row(0, named=True)
+    cases = (found["only_upper"], found["only_lower"], found["both"])
+    mixed = sum(cases) - max(cases)
+    has_letters = sum(cases) > 0
+    merged = kept.select(
+        strip=_merges(names, rule, found["surrounded"] > 0, strip=True),
+        lower=_merges(names, rule, has_letters, lower=True),
+        zeros=_merges(names, rule, found["zeros"] > 0, zeros=True),
+    ).row(0, named=True)
+    notes = _notes(rule, blanks, duplicates, table.height - kept.height, found, mixed, merged)
+    return IdReport(
+        rows=rows,
+        kept=kept.height,
+        blanks=blanks,
+        duplicates=duplicates,
+        with_surrounding_blanks=found["surrounded"],
+        with_leading_zeros=found["zeros"],
+        mixed_case=mixed,
+        would_merge_without_blanks=merged["strip"],
+        would_merge_without_case=merged["lower"],
+        would_merge_without_zeros=merged["zeros"],
+        notes=notes,
+    )
+
+
+def _merges(
+    names: list[str],
+    rule: IdRule,
+    possible: bool,
+    *,
+    strip: bool = False,
+    lower: bool = False,
+    zeros: bool = False,
+) -> pl.Expr:
+    """How many kept ids would fall together with another one."""
+    if not possible:
+        return pl.lit(0)
+    looser = _key(names, rule, strip=strip, lower=lower, zeros=zeros)
+    return pl.len() - looser.n_unique()
+
+
+def _notes(
+    rule: IdRule,
+    blanks: int,
+    duplicates: int,
+    removed: int,
+    found: dict[str, int],
+    mixed: int,
+    merged: dict[str, int],
+) -> list[str]:
+    """What a reader of the report should know, in sentences with counts."""
+    notes = []
+    if blanks:
+        notes.append(f"Left out for want of an id: {_count(blanks, 'row')} (`blanks: drop`).")
+    if duplicates:
+        notes.append(
+            f"An id of another row is repeated in {_count(duplicates, 'row')}; "
+            f"left out: {_count(removed, 'row')} (`duplicates: {rule.duplicates}`)."
+        )
+    if count := found["surrounded"]:
+        notes.append(
+            f"Blanks around {_count(count, 'id')} were removed (`strip: true`)."
+            if rule.strip
+            else f"Blanks stand around {_count(count, 'id')}, which match only ids with the same "
+            f"blanks; `strip: true` removes them{_would_merge(merged['strip'])}."
+        )
+    if count := found["zeros"]:
+        notes.append(
+            f"Leading zeros of {_count(count, 'id')} were removed (`zeros: strip`)."
+            if rule.zeros == "strip"
+            else f"Leading zeros stand in {_count(count, 'id')}, and 00123 does not match 123; if "
+            "a partner's ids have lost theirs, set `zeros: strip` at each party"
+            f"{_would_merge(merged['zeros'])}."
+        )
+    if rule.case == "lower" and (count := found["only_upper"] + found["both"]):
+        notes.append(f"Capital letters of {_count(count, 'id')} were made small (`case: lower`).")
+    elif mixed:
+        notes.append(
+            f"The letter case of {_count(mixed, 'id')} is not that of the others, and Ab does not "
+            f"match ab; `case: lower` at each party ignores it{_would_merge(merged['lower'])}."
+        )
+    if count := found["decimals"]:
+        notes.append(
+            f"Whole numbers are written as decimals (123.0) in {_count(count, 'id')}, and do not "
+            "match 123; write the id column again as integers or text."
+        )
+    return notes
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _would_merge(count: int) -> str:
+    if not count:
+        return ""
+    return f" (by which {_count(count, 'id')} would fall together with another one here)"

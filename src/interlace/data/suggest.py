@@ -1,0 +1,29 @@
+"""The nearest name to a misspelt one, for the way out of an error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like ``name``, letter case ignored; ``None`` when none is alike."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:
+    """One sentence: the nearest name, or the first of those there are.
+
+    ``what`` names the things in the plural ("columns", "files").
+    """
+    candidates = list(known)
+    found = nearest(name, candidates)
+    if found is not None:
+        return f"Did you mean '{found}'?"
+    if not candidates:
+        return f"There are no {what} here."
+    shown = ", ".join(f"'{candidate}'" for candidate in candidates[:8])
+    more = f" and {len(candidates) - 8} more" if len(candidates) > 8 else ""
+    return f"The {what} here are {shown}{more}."
