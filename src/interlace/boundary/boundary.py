@@ -66,7 +66,12 @@ class Boundary:
         self._about = rows
 
     def release(
-        self, operation: str, receiver: str, slots: Sequence[Slot], values: Sequence[Value]
+        self,
+        session: str,
+        operation: str,
+        receiver: str,
+        slots: Sequence[Slot],
+        values: Sequence[Value],
     ) -> Message:
         """Let values out as one message.
 
@@ -80,7 +85,7 @@ class Boundary:
             part, label = self._guarded(slot, value, receiver, rows)
             parts.append(part)
             labels.append(label)
-        message = Message(operation, self.party, receiver, self.round, tuple(parts))
+        message = Message(session, operation, self.party, receiver, self.round, tuple(parts))
         size = message.encoded_size()
         if self.policy.max_bytes is not None and self.sent_bytes + size > self.policy.max_bytes:
             raise PolicyError(

@@ -48,8 +48,12 @@ class Part:
 
 @dataclass(slots=True)
 class Message:
-    """What one party sends another: an operation's arguments or its answer."""
+    """What one party sends another: an operation's arguments or its answer.
 
+    ``session`` names the conversation it belongs to: a party may take part in several, and holds
+    one passive side for each."""
+
+    session: str
     operation: str
     sender: str
     receiver: str
@@ -66,6 +70,7 @@ class Message:
             tensors.update({f"{i}.{name}": t.detach().contiguous() for name, t in own.items()})
             header.append([part.kind.value, part.codec, None if own else part.value])
         meta = {
+            "session": self.session,
             "operation": self.operation,
             "from": self.sender,
             "to": self.receiver,
@@ -81,7 +86,7 @@ class Message:
         return self._size
 
     def _measure(self) -> int:
-        signature: list[Any] = [self.operation, self.sender, self.receiver]
+        signature: list[Any] = [self.session, self.operation, self.sender, self.receiver]
         for part in self.parts:
             if isinstance(part.value, Tensor):
                 signature.append((part.kind, part.codec))
@@ -122,7 +127,12 @@ def decode(blob: bytes) -> Message:
             else:
                 parts.append(Part(Kind(kind), value))
         return Message(
-            meta["operation"], meta["from"], meta["to"], int(meta["round"]), tuple(parts)
+            meta["session"],
+            meta["operation"],
+            meta["from"],
+            meta["to"],
+            int(meta["round"]),
+            tuple(parts),
         )
     except (SafetensorError, KeyError, ValueError, TypeError, UnicodeDecodeError) as e:
         raise Refused(f"the received bytes are not an interlace message ({type(e).__name__})") from e

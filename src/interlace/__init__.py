@@ -1,0 +1,26 @@
+"""interlace: one model from several organisations' tables, without moving a record."""
+
+import lazy_loader as _lazy
+
+__version__ = "0.1.0"
+
+__getattr__, __dir__, __all__ = _lazy.attach(
+    __name__,
+    submod_attrs={
+        "errors": ["InterlaceError"],
+        "boundary": ["Kind", "Policy"],
+        "data.ids": ["IdRule"],
+        "federation": ["Federation"],
+        "party": ["Party"],
+        "methods": [
+            "ActiveAlone",
+            "AggVFL",
+            "MeanImputation",
+            "Pooled",
+            "SharedOnly",
+            "SplitVFL",
+            "WithFallback",
+        ],
+        "runner": ["run"],
+    },
+)

@@ -1,0 +1,277 @@
+"""A federation: the parties that train together, who of their people are shared, and the engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interlace.align import Alignment, Progress, align
+from interlace.boundary import Ledger
+from interlace.data.labels import LabelPlan
+from interlace.engines import InProcess
+from interlace.errors import AlignmentError, DataError, InterlaceError, JobError
+from interlace.party import Engine, Party, PassiveSide, Peer
+
+Rows = NDArray[np.int64]
+
+
+@dataclass
+class _Common:
+    """What all views of one federation share."""
+
+    protocol: Literal["auto", "dh", "kkrt"] = "auto"
+    reveal: Literal["pairs", "common"] = "pairs"
+    sessions: int = 0
+    alignment: Alignment | None = None
+    label_plan: LabelPlan | None = None
+
+
+class Federation:
+    """Parties, seen from the active one.
+
+    ``rows`` are positions in the active party's table: the people that this view is about.
+    ``held_out`` are people that no model fitted on this view may learn from, not even through the
+    scaling of a column. :meth:`split` and :meth:`shared` return further views of the same parties.
+
+    Make one with :meth:`simulate`.
+    """
+
+    def __init__(
+        self, active: Party, passive: Sequence[str], engine: Engine, *, seed: int = 0
+    ) -> None:
+        self.active = active
+        self.passive = tuple(passive)
+        self.engine = engine
+        self.seed = seed
+        self.rows: Rows = np.arange(len(active), dtype=np.int64)
+        self.held_out: Rows = np.empty(0, dtype=np.int64)
+        self._common = _Common()
+
+    @classmethod
+    def simulate(
+        cls,
+        parties: Sequence[Party],
+        *,
+        active: str | None = None,
+        wire: bool = False,
+        seed: int = 0,
+        folder: str | Path | None = None,
+        protocol: Literal["auto", "dh", "kkrt"] = "auto",
+        reveal: Literal["pairs", "common"] = "pairs",
+    ) -> Self:
+        """All parties in this process.
+
+        Args:
+            parties: Two or more parties with different names.
+            active: The party that drives; by default the one that has a label.
+            wire: Encode and decode every message, as real sites would.
+            seed: Seeds everything random: the order of batches, initial weights, guards' noise.
+            folder: Where the parties keep ledgers, checkpoints and models
+                (``folder/parties/<name>``); ``None`` keeps the ledgers in memory only.
+            protocol: How people are matched: ``dh``, ``kkrt``, or by the tables' size.
+            reveal: ``pairs``: the active party learns whom it shares with each party.
+                ``common``: only whom all parties share.
+
+        Raises:
+            JobError: fewer than two parties, two of one name, or no or several label holders.
+        """
+        names = [p.name for p in parties]
+        if len(parties) < 2:
+            raise JobError("a federation takes at least two parties")
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise JobError(f"two parties are called '{twice[0]}'; every party needs its own name")
+        if active is None:
+            holders = [p.name for p in parties if p.has_label]
+            if len(holders) != 1:
+                raise JobError(
+                    "say which party is active: "
+                    + (f"{', '.join(holders)} have labels" if holders else "none has a label")
+                )
+            active = holders[0]
+        if active not in names:
+            raise JobError(f"the active party '{active}' is not among: {', '.join(names)}")
+        by_name = {p.name: p for p in parties}
+        for i, party in enumerate(parties):
+            if folder is not None:
+                party.folder = Path(folder) / "parties" / party.name
+            ledger = Ledger(party.folder / "ledger.sqlite" if party.folder else None)
+            party.record_in(ledger, seed=seed * 1009 + i)
+        federation = cls(
+            by_name[active],
+            [n for n in names if n != active],
+            InProcess(parties, wire=wire),
+            seed=seed,
+        )
+        federation._common = _Common(protocol, reveal)
+        return federation
+
+    # -- who is shared ------------------------------------------------------------------------
+
+    def align(self, progress: Progress | None = None) -> Alignment:
+        """Match the parties' people privately; done once, then remembered.
+
+        Raises:
+            AlignmentError: nobody, or only one person, is shared.
+        """
+        if self._common.alignment is None:
+            self._common.alignment = align(
+                self.active,
+                self.engine,
+                self.passive,
+                protocol=self._common.protocol,
+                reveal=self._common.reveal,
+                progress=progress,
+            )
+        return self._common.alignment
+
+    @property
+    def alignment(self) -> Alignment:
+        """Who is shared with whom, as the active party knows it (matched on first use)."""
+        return self.align()
+
+    def positions(self, party: str, rows: Rows) -> Tensor:
+        """Where the active party's ``rows`` stand in the order shared with ``party``.
+
+        Returns:
+            int64 tensor of shape (len(rows),).
+
+        Raises:
+            AlignmentError: some of the rows are not shared with that party.
+        """
+        where = self.alignment.position(party)[rows]
+        missing = int((where < 0).sum())
+        if missing:
+            raise AlignmentError(
+                f"{missing:,} of {len(rows):,} people are not held by '{party}'; "
+                "use `federation.shared()`, or a method that takes people with a missing view"
+            )
+        return torch.from_numpy(where)
+
+    # -- views --------------------------------------------------------------------------------
+
+    def view(self, rows: Rows, held_out: Rows | None = None) -> Self:
+        """The same federation about other people of the active party."""
+        other = copy.copy(self)
+        other.rows = np.asarray(rows, dtype=np.int64)
+        if held_out is not None:
+            other.held_out = np.asarray(held_out, dtype=np.int64)
+        return other
+
+    def shared(self) -> Self:
+        """The people of this view whom every party holds."""
+        return self.view(np.intersect1d(self.rows, self.alignment.common))
+
+    def labelled(self) -> Self:
+        """The people of this view whose label the active party knows."""
+        y = self.y
+        known = ~torch.isnan(y) if y.is_floating_point() else y >= 0
+        if known.dim() == 2:
+            known = known.all(1)
+        return self.view(self.rows[known.numpy()])
+
+    def split(self, test: float | int = 0.25, *, seed: int | None = None) -> tuple[Self, Self]:
+        """Hold some shared, labelled people out for testing.
+
+        Args:
+            test: Share or number of the shared, labelled people to hold out.
+            seed: Draws them; by default the federation's seed.
+
+        Returns:
+            The training view (everybody else, shared or not) and the test view. Classes keep
+            their shares in both.
+        """
+        from sklearn.model_selection import train_test_split
+
+        pool = self.shared().labelled()
+        strata = None
+        if self.label_plan.task in ("binary", "multiclass"):
+            y = pool.y.numpy()
+            counts = np.bincount(y)
+            strata = y if counts[counts > 0].min() >= 2 else None
+        try:
+            _, held = train_test_split(
+                pool.rows,
+                test_size=test,
+                random_state=self.seed if seed is None else seed,
+                stratify=strata,
+            )
+        except ValueError as e:
+            raise AlignmentError(
+                f"{len(pool.rows):,} shared people with a label are too few to hold {test} of "
+                f"them out ({e})"
+            ) from e
+        held = np.sort(held)
+        return (
+            self.view(np.setdiff1d(self.rows, held), np.union1d(self.held_out, held)),
+            self.view(held),
+        )
+
+    def with_tables(self, tables: Mapping[str, Any]) -> Self:
+        """The same organisations and what they have learnt, with new people.
+
+        Args:
+            tables: A table for every party, by name.
+        """
+        if not isinstance(self.engine, InProcess):
+            raise InterlaceError("new tables are named in each party's own file on real sites")
+        missing = sorted(set(self.engine.parties) - set(tables))
+        if missing:
+            raise JobError(f"there is no new table for party '{missing[0]}'")
+        parties = [p.with_table(tables[n]) for n, p in self.engine.parties.items()]
+        by_name = {p.name: p for p in parties}
+        other = copy.copy(self)
+        other.active = by_name[self.active.name]
+        other.engine = InProcess(parties, wire=self.engine.wire)
+        other.rows = np.arange(len(other.active), dtype=np.int64)
+        other.held_out = np.empty(0, dtype=np.int64)
+        other._common = replace(self._common, alignment=None, label_plan=self.label_plan)
+        return other
+
+    # -- labels, which only the active party has ------------------------------------------------
+
+    @property
+    def label_plan(self) -> LabelPlan:
+        """What is to be learnt: the task and its classes, read off the active party's label."""
+        if self._common.label_plan is None:
+            if not self.active.has_label:
+                raise DataError(
+                    "the active party has no label column",
+                    party=self.active.name,
+                    way_out="Name it as `label:` in its party file",
+                )
+            self._common.label_plan = LabelPlan.fit(
+                self.active.label_series,
+                party=self.active.name,
+                file=self.active.file,
+                column=", ".join(self.active.labels_columns),
+                task=self.active.task,
+            )
+        return self._common.label_plan
+
+    @property
+    def y(self) -> Tensor:
+        """Labels of this view's people: int64 classes, float32 targets, or float32 (n, m)."""
+        return self.label_plan.encode(self.active.label_series)[torch.from_numpy(self.rows)]
+
+    # -- conversations ------------------------------------------------------------------------
+
+    def open(self, protocol: str, side: type[PassiveSide]) -> dict[str, Peer]:
+        """Start a conversation with every passive party."""
+        self._common.sessions += 1
+        session = f"{protocol}-{self._common.sessions:04d}"
+        for name in self.passive:
+            self.engine.open(session, side, name)
+        return self.peers(session)
+
+    def peers(self, session: str) -> dict[str, Peer]:
+        """The partners in a conversation that was opened before."""
+        return {name: Peer(self.active, name, self.engine, session) for name in self.passive}

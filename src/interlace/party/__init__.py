@@ -1,0 +1,17 @@
+"""A party and the operations that partners can ask of it."""
+
+from interlace.party.operation import PassiveSide, operation
+from interlace.party.party import Party
+from interlace.party.peer import Engine, Peer
+from interlace.party.store import State, read_state, write_state
+
+__all__ = [
+    "Engine",
+    "Party",
+    "PassiveSide",
+    "Peer",
+    "State",
+    "operation",
+    "read_state",
+    "write_state",
+]

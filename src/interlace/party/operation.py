@@ -1,0 +1,101 @@
+"""Operations: the only methods of a party that a partner can call.
+
+A passive side is a small class whose public methods are marked :func:`operation`. Their signatures
+are the protocol: each argument and the answer are annotated with the kind that travels. ::
+
+    class SplitBottom(PassiveSide):
+        @operation
+        def forward(self, rows: RowSelection) -> Embedding: ...
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    ParamSpec,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from interlace.boundary import Kind, Slot
+
+if TYPE_CHECKING:
+    from interlace.party.party import Party
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What an operation is called, what it takes and what it gives."""
+
+    name: str
+    takes: tuple[Slot, ...]
+    gives: tuple[Slot, ...]  # empty when the answer is only that it is done
+
+
+def operation(function: Callable[P, R]) -> Callable[P, R]:
+    """Mark a method of a :class:`PassiveSide` as callable by partners."""
+    function.__is_operation__ = True  # type: ignore[attr-defined]
+    return function
+
+
+class PassiveSide:
+    """The side of a conversation that answers; it lives at one party and sees only that party.
+
+    Attributes:
+        protocol: First part of the name of each operation in the ledger.
+        operations: The operations by name, read from the signatures when the class is made.
+    """
+
+    protocol: ClassVar[str]
+    operations: ClassVar[dict[str, Operation]] = {}
+
+    def __init__(self, party: Party) -> None:
+        self.party = party
+
+    def at(self, party: Party) -> Self:
+        """The same learnt side over another table of the same party."""
+        other = copy.copy(self)
+        other.party = party
+        other.forget_people()
+        return other
+
+    def forget_people(self) -> None:
+        """Drop whatever was computed from the former table's rows."""
+
+    def __init_subclass__(cls, protocol: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if protocol is not None:
+            cls.protocol = protocol
+        cls.operations = {
+            name: _read(f"{cls.protocol}.{name}", member)
+            for name in dir(cls)
+            if getattr(member := getattr(cls, name), "__is_operation__", False)
+        }
+
+
+def _read(name: str, function: Callable[..., Any]) -> Operation:
+    hints = get_type_hints(function, include_extras=True)
+    answer = hints.pop("return")
+    takes = tuple(Slot(arg, _kind(name, arg, hint)) for arg, hint in hints.items())
+    gives = () if answer is type(None) else (Slot("answer", _kind(name, "answer", answer)),)
+    return Operation(name, takes, gives)
+
+
+def _kind(operation_name: str, argument: str, hint: Any) -> Kind:
+    if get_origin(hint) is Annotated:
+        for extra in get_args(hint)[1:]:
+            if isinstance(extra, Kind):
+                return extra
+    raise TypeError(f"'{argument}' of operation '{operation_name}' is not annotated with a kind")

@@ -1,0 +1,165 @@
+"""A party: its table, its people, its policy, and the sides it takes in conversations."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from interlace.boundary import Boundary, Ledger, Message, Policy
+from interlace.data.ids import IdRule, Keys, make_keys
+from interlace.data.tables import read_table
+from interlace.errors import DataError, InterlaceError, PartyFailed, Refused
+from interlace.party.operation import PassiveSide
+
+
+class Party:
+    """An organisation with a table about people.
+
+    Args:
+        name: What the others call it.
+        table: A pandas, polars or Arrow table, NumPy arrays, or where to read one
+            (a CSV, Parquet or Feather file, ``duckdb:///...``, ``sql:SELECT ...``).
+        id: The column (or columns) that say who a row is about, or a whole :class:`IdRule`.
+        label: The column to learn, at the party that has it.
+        columns: The columns to learn from; by default all but the ids and the label.
+        categories: Columns whose numbers are codes of categories.
+        task: What the label is; by default read off the label.
+        policy: What may leave this party, and how it is guarded.
+        bottom: An own torch module from this party's (n, d) features to (n, e) embeddings.
+        folder: Where this party keeps its checkpoints, models and ledger.
+
+    Raises:
+        DataError: the table, an id or a column is not usable as it stands.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table: Any,
+        *,
+        id: str | Sequence[str] | IdRule = "id",
+        label: str | Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        categories: Sequence[str] = (),
+        task: str = "auto",
+        policy: Policy | None = None,
+        bottom: torch.nn.Module | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        if not name or "/" in name:
+            raise InterlaceError(f"'{name}' cannot be a party's name: it is empty or holds a '/'")
+        if isinstance(id, str):
+            id = [id]
+        self.name = name
+        self.id_rule = id if isinstance(id, IdRule) else IdRule(columns=list(id))
+        self.labels_columns = [label] if isinstance(label, str) else list(label or ())
+        self.categories = tuple(categories)
+        self.task = task
+        self.policy = policy or Policy()
+        self.bottom = bottom
+        self.folder = folder
+        self.aligned: dict[str, np.ndarray] = {}
+        self.sides: dict[str, PassiveSide] = {}
+        self.boundary = Boundary(name, self.policy, Ledger())
+        self._wanted = list(columns) if columns is not None else None
+        self._read(table)
+
+    def _read(self, table: Any) -> None:
+        self.file = str(table) if isinstance(table, str | Path) else None
+        raw = read_table(table, party=self.name, ids=self.id_rule.columns)
+        keys = make_keys(raw, self.id_rule, party=self.name, file=self.file)
+        self.frame: pl.DataFrame = raw[keys.rows]
+        self.keys: Keys = keys
+        special = {*self.id_rule.columns, *self.labels_columns}
+        wanted = self._wanted
+        if wanted is None:
+            wanted = [c for c in self.frame.columns if c not in special]
+        for column in (*wanted, *self.labels_columns, *self.categories):
+            if column not in self.frame.columns:
+                raise DataError(
+                    "the table has no such column",
+                    party=self.name,
+                    file=self.file,
+                    column=column,
+                    way_out=f"It has: {', '.join(self.frame.columns[:20])}",
+                )
+        self.columns: list[str] = wanted
+
+    def __len__(self) -> int:
+        """How many people the party can use."""
+        return self.frame.height
+
+    def __repr__(self) -> str:
+        label = f", label={self.labels_columns}" if self.labels_columns else ""
+        return f"Party({self.name!r}, {len(self):,} people, {len(self.columns)} columns{label})"
+
+    @property
+    def has_label(self) -> bool:
+        """Whether this party holds what is to be learnt."""
+        return bool(self.labels_columns)
+
+    @cached_property
+    def label_series(self) -> pl.Series | pl.DataFrame:
+        """The label as it stands in the table; several columns when it has several parts."""
+        if len(self.labels_columns) == 1:
+            return self.frame[self.labels_columns[0]]
+        return self.frame.select(self.labels_columns)
+
+    def record_in(self, ledger: Ledger, seed: int | None) -> None:
+        """Write what passes from now on into ``ledger``; ``seed`` seeds the guards' noise."""
+        self.boundary = Boundary(self.name, self.policy, ledger, seed)
+
+    def with_table(self, table: Any) -> Party:
+        """The same organisation with other people: same rules, same models, another table."""
+        other = copy.copy(self)
+        other.__dict__.pop("label_series", None)
+        if self.labels_columns and not set(self.labels_columns) <= set(
+            read_table(table, party=self.name, ids=self.id_rule.columns).columns
+        ):
+            other.labels_columns = []  # new people need not have a label
+        other._wanted = self.columns
+        other._read(table)
+        other.aligned = {}
+        other.sides = {session: side.at(other) for session, side in self.sides.items()}
+        return other
+
+    def open(self, session: str, side: type[PassiveSide]) -> None:
+        """Take part in a conversation."""
+        self.sides[session] = side(self)
+
+    def answer(self, message: Message) -> Message:
+        """Carry out what a partner asks: the one way into a party.
+
+        Raises:
+            Refused: there is no such conversation or operation, or the message is not as agreed.
+            PolicyError: the answer may not leave.
+            PartyFailed: the operation failed; the reason names the error's type, not the data.
+        """
+        self.boundary.round = message.round
+        side = self.sides.get(message.session)
+        name = message.operation.rpartition(".")[2]
+        operation = side.operations.get(name) if side is not None else None
+        if operation is None or operation.name != message.operation:
+            raise Refused(
+                f"party '{self.name}' has no operation '{message.operation}' "
+                f"in conversation '{message.session}'"
+            )
+        arguments = self.boundary.admit(message, operation.takes)
+        try:
+            result = getattr(side, name)(*arguments)
+        except InterlaceError:
+            raise
+        except Exception as e:
+            # The text of a foreign error may quote the data, so only its type crosses over.
+            raise PartyFailed(self.name, message.operation, type(e).__name__) from e
+        values = [result] if operation.gives else []
+        return self.boundary.release(
+            message.session, message.operation, message.sender, operation.gives, values
+        )

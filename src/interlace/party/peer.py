@@ -1,0 +1,93 @@
+"""A partner as seen from the party that drives: a name to ask operations of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from interlace.boundary import Message
+from interlace.errors import Refused
+from interlace.party.operation import Operation, PassiveSide
+from interlace.party.party import Party
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound=PassiveSide)
+
+
+class Engine(Protocol):
+    """What carries messages. It knows nothing of what they mean."""
+
+    def open(self, session: str, side: type[PassiveSide], party: str) -> None:
+        """Have a party take part in a conversation with this passive side."""
+        ...
+
+    def deliver(self, message: Message) -> Message:
+        """Bring a message to its receiver and its answer back.
+
+        Raises:
+            PartyFailed: the receiver could not answer.
+        """
+        ...
+
+
+class Peer:
+    """A partner that one party asks, in one conversation.
+
+    Args:
+        me: The party that asks.
+        name: The partner's name.
+        engine: What carries the messages.
+        session: The conversation's name.
+    """
+
+    def __init__(self, me: Party, name: str, engine: Engine, session: str) -> None:
+        self.me, self.name, self.engine, self.session = me, name, engine, session
+
+    def ask(self, op: Callable[Concatenate[S, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Ask the partner to carry out an operation, and wait for its answer.
+
+        The operation is named by its function (``peer.ask(SplitBottom.forward, rows)``), so the
+        arguments are checked as for a call. Both ways lead through both parties' boundaries.
+
+        Raises:
+            PolicyError: a party's policy does not let a value leave.
+            Refused: a value is not what the operation's signature promises.
+            PartyFailed: the partner could not answer.
+        """
+        operation = _operation(op)
+        boundary = self.me.boundary
+        values = (*args, *kwargs.values())
+        asked = boundary.release(
+            self.session,
+            operation.name,
+            self.name,
+            operation.takes,
+            values,  # type: ignore[arg-type]
+        )
+        answer = self.engine.deliver(asked)
+        if answer.sender != self.name or answer.operation != operation.name:
+            raise Refused(f"party '{self.me.name}' got an answer that it did not ask for")
+        got: list[Any] = boundary.admit(answer, operation.gives)
+        return cast(R, got[0] if got else None)
+
+
+def _operation(op: Callable[..., Any]) -> Operation:
+    """The operation behind a passive side's function."""
+    try:
+        return _CACHE[op]
+    except KeyError:
+        owner_name, _, name = op.__qualname__.rpartition(".")
+        for cls in _subclasses(PassiveSide):
+            if cls.__qualname__ == owner_name and cls.__module__ == op.__module__:
+                _CACHE[op] = cls.operations[name]
+                return _CACHE[op]
+        raise TypeError(f"{op.__qualname__} is not an operation of a passive side") from None
+
+
+_CACHE: dict[Callable[..., Any], Operation] = {}
+
+
+def _subclasses(cls: type[PassiveSide]) -> list[type[PassiveSide]]:
+    direct = cls.__subclasses__()
+    return [*direct, *(s for d in direct for s in _subclasses(d))]
