@@ -50,7 +50,7 @@ bench: $(VENV)/.with-bench  ## Run one benchmark: make bench NAME=in_process
 	@$(BIN)/python benchmarks/$(NAME).py
 
 clean:  ## Remove the environment and what was built
-	rm -rf $(VENV) build dist docs/_build docs/reference/api
+	rm -rf $(VENV) build dist docs/_build
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.torch:
