@@ -231,7 +231,7 @@ def _read_named(source: str, party: str, ids: Sequence[str]) -> tuple[pl.DataFra
         if name.endswith(".parquet"):
             return pl.read_parquet(path), source
         if name.endswith(ARROW_FORMATS):
-            return pl.read_ipc(path, memory_map=False), source
+            return pl.read_ipc(path), source
     except (pl.exceptions.PolarsError, OSError, EOFError, UnicodeError) as error:
         # The cause is not chained: texts of the readers repeat values of the table.
         raise DataError(
@@ -316,7 +316,7 @@ def _read_duckdb(source: str, party: str) -> tuple[pl.DataFrame, str]:
             "a DuckDB source needs a path and either a table or a query",
             party=party,
             file=source.partition("?")[0],
-            way_out="Write duckdb:///data/my.db?table=NAME or duckdb:///data/my.db?query=SELECT ...",
+            way_out="Write duckdb:///data/my.db?table=NAME, or ?query=SELECT ... after the path.",
         )
     if not Path(path).is_file():
         folder = Path(path).parent

@@ -1,0 +1,213 @@
+"""A party's preprocessing: learnt from its training rows alone, saved as JSON, applied anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from interlace.data.columns import (
+    CategoryColumn,
+    ColumnPlan,
+    ColumnReport,
+    DateColumn,
+    as_dates,
+    as_levels,
+    fit_column,
+    numbers,
+)
+from interlace.data.images import ImagePlan, fit_images, is_image
+from interlace.data.spec import InputSpec
+from interlace.data.tables import missing_column
+from interlace.errors import DataError
+
+Rows = NDArray[np.int64] | Sequence[int] | Tensor
+
+
+class FeaturePlan(BaseModel):
+    """How a party's columns become its model's input.
+
+    Numbers are standardised, gaps filled with the median and, where training rows had gaps,
+    marked by an indicator; booleans are numbers; dates become age, year, month and weekday; text
+    becomes a category code, unless all of it spells numbers or dates. Constant and all-missing
+    columns are left out. The plan holds statistics of the training rows and the levels of
+    categories, never rows; it is as private as the party's model.
+
+    Attributes:
+        party: whose plan it is.
+        columns: the tabular columns that are used, in order.
+        image: the image column of an image party.
+        report: what each column became, those left out included.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    party: str
+    columns: tuple[ColumnPlan, ...]
+    image: ImagePlan | None
+    report: tuple[ColumnReport, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        frame: pl.DataFrame,
+        columns: Sequence[str],
+        rows: Rows,
+        *,
+        party: str,
+        file: str | None = None,
+        categories: Sequence[str] = (),
+    ) -> Self:
+        """Learn the preprocessing from the training rows.
+
+        Args:
+            frame: the party's table.
+            columns: its feature columns (no ids, no label).
+            rows: positions of the training rows; no other row is looked at.
+            party: whose table this is, for the errors.
+            file: its file, for the errors.
+            categories: columns that hold codes although they look like numbers or dates.
+
+        Raises:
+            DataError: a column is not there or cannot be a feature; no training row; an image
+                column among others; no column is left that tells rows apart.
+        """
+        for name in (*columns, *categories):
+            if name not in frame.columns:
+                raise missing_column(name, frame.columns, party=party, file=file)
+        index = _positions(rows)
+        if index.size == 0:
+            raise DataError(
+                "there is no training row to learn the preprocessing from",
+                party=party,
+                file=file,
+                way_out="Check that parties share people and that some are left for training.",
+            )
+        images = [n for n in columns if n not in categories and is_image(frame[n].dtype)]
+        if images:
+            if len(columns) > 1:
+                raise DataError(
+                    "an image column cannot stand among other columns",
+                    party=party,
+                    file=file,
+                    column=images[0],
+                    way_out="Name it alone as this party's features, or leave it out.",
+                )
+            image, report = fit_images(frame[images[0]].gather(index), party=party, file=file)
+            return cls(party=party, columns=(), image=image, report=(report,))
+        plans, reports = [], []
+        for name in dict.fromkeys(columns):
+            plan, report = fit_column(
+                frame[name].gather(index), categorical=name in categories, party=party, file=file
+            )
+            reports.append(report)
+            if plan is not None:
+                plans.append(plan)
+        if not plans:
+            raise DataError(
+                f"none of its {len(reports)} columns tells the {index.size} training rows apart "
+                "(each is missing, constant, or different in every row)",
+                party=party,
+                file=file,
+                way_out="Give this party other columns, or leave it out of the federation.",
+            )
+        return cls(party=party, columns=tuple(plans), image=None, report=tuple(reports))
+
+    @property
+    def spec(self) -> InputSpec:
+        """The shape of what :meth:`transform` returns."""
+        if self.image is not None:
+            return InputSpec(0, (), self.image.shape, (self.image.name,))
+        numeric = [n for c in self.columns if not isinstance(c, CategoryColumn) for n in c.names()]
+        categories = [c for c in self.columns if isinstance(c, CategoryColumn)]
+        return InputSpec(
+            len(numeric),
+            tuple(c.cardinality for c in categories),
+            None,
+            (*numeric, *(c.name for c in categories)),
+        )
+
+    def transform(self, frame: pl.DataFrame, rows: Rows | None = None) -> Tensor:
+        """The model's input for some rows, or all.
+
+        Returns:
+            float32, finite. Shape (n, numeric + categories), the numeric block first and then the
+            category codes, as :attr:`spec` names them; or (n, c, h, w) of an image party.
+
+        Raises:
+            DataError: a column of the plan is not in the table, or none of its values can be read
+                as what it was in training.
+        """
+        index = None if rows is None else _positions(rows)
+        if self.image is not None:
+            series = self._column(frame, self.image.name, index)
+            if not is_image(series.dtype):
+                raise self._changed(series)
+            return torch.from_numpy(self.image.transform(series, party=self.party))
+        numeric: list[NDArray[np.float64]] = []
+        categories: list[NDArray[np.float64]] = []
+        height = frame.height if index is None else index.size
+        for plan in self.columns:
+            series = self._column(frame, plan.name, index)
+            if _unreadable(plan, series):
+                raise self._changed(series)
+            block = categories if isinstance(plan, CategoryColumn) else numeric
+            block += plan.transform(series)
+        out = np.empty((height, len(numeric) + len(categories)), dtype=np.float32)
+        for i, values in enumerate((*numeric, *categories)):
+            out[:, i] = values
+        return torch.from_numpy(out)
+
+    def to_json(self) -> str:
+        """The plan as JSON, from which :meth:`from_json` makes the same plan to the last bit."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Raises:
+        DataError: the text is no plan.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            # Not chained: pydantic repeats the input, which holds levels of categories.
+            raise DataError(
+                f"this is no saved preprocessing ({error.error_count()} faults)",
+                way_out="Use the file that the training run wrote.",
+            ) from None
+
+    def _column(self, frame: pl.DataFrame, name: str, index: NDArray[np.int64] | None) -> pl.Series:
+        if name not in frame.columns:
+            raise missing_column(name, frame.columns, party=self.party)
+        return frame[name] if index is None else frame[name].gather(index)
+
+    def _changed(self, series: pl.Series) -> DataError:
+        return DataError(
+            f"none of its values ({series.dtype}) can be read as what it was in training",
+            party=self.party,
+            column=series.name,
+            way_out="Give the column in the form that it had in the training table.",
+        )
+
+
+def _unreadable(plan: Any, series: pl.Series) -> bool:
+    """Whether the rows have values in the column, and the plan understands none of them."""
+    if isinstance(plan, CategoryColumn):
+        return is_image(series.dtype)
+    known = as_levels(series).count() if not is_image(series.dtype) else len(series)
+    if known == 0:
+        return False
+    if isinstance(plan, DateColumn):
+        return as_dates(series, plan.format).count() == 0
+    values, infinities = numbers(series)
+    return infinities == 0 and bool(np.isnan(values).all())
+
+
+def _positions(rows: Rows) -> NDArray[np.int64]:
+    return np.asarray(rows, dtype=np.int64).reshape(-1)
