@@ -1,27 +1,27 @@
-"""``{command-line}``: every command's help as a page, straight from the code."""
+"""Puts every command's help, straight from the code, at the end of the command-line page."""
 
 from __future__ import annotations
 
 import typer
-from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 from typer.cli import get_docs_for_click
+from typer.core import MARKUP_MODE_KEY
 
 from interlace.cli import app as interlace_app
 
+PAGE = "reference/command-line"
 
-class CommandLine(SphinxDirective):
-    """The commands under one heading each."""
 
-    def run(self) -> list[nodes.Node]:
+def add_help(app: Sphinx, page: str, source: list[str]) -> None:
+    """Extend the page as it is read."""
+    if page == PAGE:
         command = typer.main.get_command(interlace_app)
-        context = typer.Context(command, info_name="interlace", obj={"markup_mode": "rich"})
+        markup = {MARKUP_MODE_KEY: interlace_app.rich_markup_mode}
+        context = typer.Context(command, info_name="interlace", obj=markup)
         text = get_docs_for_click(obj=command, ctx=context, name="interlace")
-        _, _, after_title = text.partition("\n")
-        return self.parse_text_to_nodes(after_title, allow_section_headings=True)
+        source[0] += text.partition("\n")[2]  # the page has a title of its own
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.add_directive("command-line", CommandLine)
+    app.connect("source-read", add_help)
     return {"parallel_read_safe": True}

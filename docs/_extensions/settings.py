@@ -13,6 +13,8 @@ from pydantic.fields import FieldInfo
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+MOST_OPTIONS = 6  # a longer list is told by its name
+
 
 class Settings(SphinxDirective):
     """A table of name, type, default and meaning."""
@@ -42,7 +44,12 @@ def _described_arguments(model: type[BaseModel]) -> dict[str, str]:
     doc = inspect.getdoc(model) or ""
     _, _, args = doc.partition("\nArgs:\n")
     found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", args, flags=re.MULTILINE)
-    return {name: " ".join(text.split()).replace("``", "`") for name, text in found}
+    return {name: _markdown(text) for name, text in found}
+
+
+def _markdown(text: str) -> str:
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
+    return text.replace("``", "`")
 
 
 def _kind(schema: dict[str, Any], defs: dict[str, Any]) -> str:
@@ -51,6 +58,8 @@ def _kind(schema: dict[str, Any], defs: dict[str, Any]) -> str:
         return _kind(defs[name] | {"title": name}, defs)
     if "const" in schema:
         return f"`{schema['const']}`"
+    if len(schema.get("enum", ())) > MOST_OPTIONS:
+        return schema["title"].lower()
     if "enum" in schema:
         return " or ".join(f"`{v}`" for v in schema["enum"])
     if options := schema.get("anyOf") or schema.get("oneOf"):
