@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 project = "interlace"
 author = "The interlace authors"
-copyright = "The interlace authors"  # noqa: A001 (Sphinx's name)
+copyright = "The interlace authors"
 release = version = interlace.__version__
 
 extensions = [

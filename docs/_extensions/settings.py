@@ -1,4 +1,4 @@
-"""``{settings} package.Model``: the fields of a pydantic model as a table, straight from the code."""
+"""``{settings} package.Model``: a pydantic model's fields as a table, straight from the code."""
 
 from __future__ import annotations
 
