@@ -1,8 +1,8 @@
 """What the README and the pages tell a reader to do works as it stands there.
 
-Each page is worked through from top to bottom in an empty folder, as a reader would: a block with a
-caption is a file to write, a ``console`` block holds commands after ``$``, a ``python`` block is run
-(a page's blocks share their names). Commands that set the environment up are taken as done.
+Each page is worked through from top to bottom in an empty folder, as a reader would: a block with
+a caption is a file to write, a ``console`` block holds commands after ``$``, a ``python`` block is
+run (a page's blocks share their names). Commands that set the environment up are taken as done.
 """
 
 from __future__ import annotations
