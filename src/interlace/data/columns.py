@@ -397,6 +397,8 @@ def as_levels(series: pl.Series) -> pl.Series:
             .then(whole.cast(pl.String))
             .otherwise(value.cast(pl.String))
         ).to_series()
+    elif series.dtype == pl.Duration:
+        text = series.dt.total_microseconds().cast(pl.String)
     else:
         text = series.cast(pl.String)
     text = text.str.strip_chars().alias(series.name)

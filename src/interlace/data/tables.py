@@ -159,6 +159,8 @@ def _from_arrays(arrays: Mapping[str, Any], party: str) -> pl.DataFrame:
             series.append(pl.Series(str(name), values))
         except Exception:  # polars raises many types here, and their texts repeat values
             raise _mixed_types(str(name), party) from None
+        if series[-1].dtype == pl.Object:
+            raise _mixed_types(str(name), party)
     return pl.DataFrame(series)
 
 

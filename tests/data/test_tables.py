@@ -1,0 +1,173 @@
+"""Reading tables: every source, ids as text, and each fault named with its way out."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from PIL import Image
+from polars.testing import assert_frame_equal
+
+from interlace.data.tables import read_table
+from interlace.errors import DataError
+
+FRAME = pl.DataFrame({"id": ["007", "8"], "age": [31, 42], "town": ["Ulm", None]})
+
+
+def read(source: Any, **options: Any) -> pl.DataFrame:
+    return read_table(source, party="bank", **options)
+
+
+def refused(source: Any, **options: Any) -> DataError:
+    with pytest.raises(DataError) as caught:
+        read(source, **options)
+    assert caught.value.party == "bank"
+    assert caught.value.way_out
+    assert caught.value.__cause__ is None  # texts of the readers repeat values
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        FRAME,
+        FRAME.to_pandas(),
+        FRAME.to_arrow(),
+        {"id": ["007", "8"], "age": np.array([31, 42]), "town": ["Ulm", None]},
+    ],
+    ids=["polars", "pandas", "arrow", "mapping"],
+)
+def test_tables_in_memory(source: Any) -> None:
+    assert_frame_equal(read(source, ids=["id"]), FRAME)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet", "t.feather", "t.CSV"])
+def test_files_and_ids_that_keep_their_zeros(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        FRAME.write_parquet(path)
+    elif name.endswith(".feather"):
+        FRAME.write_ipc(path)
+    else:
+        text = FRAME.write_csv(separator="\t" if ".tsv" in name else ",").encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    assert_frame_equal(read(path, ids=["id"]), FRAME)
+    assert_frame_equal(read(str(path), ids=["id"], columns=["town"]), FRAME.select("id", "town"))
+
+
+def test_a_column_is_inferred_over_the_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "late.csv"
+    path.write_text("id,a,b\n" + "1,5,5\n" * 5000 + "2,n/a,0.5\n")
+    frame = read(path, ids=["id"])
+    assert frame.schema == {"id": pl.String, "a": pl.String, "b": pl.Float64}
+
+
+def test_a_csv_with_semicolons(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('\ufeffid;"a;b"\n01;2,5\n', encoding="utf-8")
+    assert read(path, ids=["id"]).to_dict(as_series=False) == {"id": ["01"], "a;b": ["2,5"]}
+
+
+def test_arrays() -> None:
+    assert read(np.arange(6).reshape(3, 2)).columns == ["x0", "x1"]
+    assert read(np.array([(1, 2.0)], dtype=[("a", int), ("b", float)])).columns == ["a", "b"]
+    images = read({"id": [1, 2], "image": np.zeros((2, 3, 4), np.uint8)})
+    assert images.schema["image"] == pl.Array(pl.UInt8, (3, 4))
+    assert read(np.zeros((2, 3, 4))).columns == ["image"]
+
+
+def test_duckdb(tmp_path: Path) -> None:
+    path = tmp_path / "people.db"
+    with duckdb.connect(str(path)) as connection:
+        connection.register("frame", FRAME.to_arrow())
+        connection.sql('CREATE TABLE "all people" AS SELECT * FROM frame')
+    assert_frame_equal(read(f"duckdb://{path}?table=all people"), FRAME)
+    assert_frame_equal(read(f"duckdb:{path}?table=main.all people"), FRAME)
+    query = 'SELECT id FROM "all people" WHERE age > 40'
+    assert read(f"duckdb://{path}?query={query}")["id"].to_list() == ["8"]
+    FRAME.write_parquet(tmp_path / "t.parquet")
+    assert_frame_equal(read(f"sql:SELECT * FROM '{tmp_path}/t.parquet'", ids=["id"]), FRAME)
+    assert "all people" in str(refused(f"duckdb://{path}?table=al_people"))
+    assert refused(f"duckdb://{path}").way_out
+    assert "people.db" in str(refused(f"duckdb://{tmp_path}/peple.db?table=t"))
+    assert "CAST" not in str(refused("sql:SELECT CAST('secret' AS INTEGER)"))
+    assert "secret" not in str(refused("sql:SELECT CAST('secret' AS INTEGER)"))
+    assert "Binder" in str(refused(f"sql:SELECT nothing FROM '{tmp_path}/t.parquet'"))
+    assert "no rows" in str(refused(f"duckdb://{path}?query=SELECT 1 AS id WHERE false"))
+    with pytest.raises(duckdb.Error), duckdb.connect(str(path), read_only=True) as connection:
+        connection.sql("DROP TABLE frame")
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("003.png", "sub/b.PNG"):
+        Image.new("L", (4, 5)).save(tmp_path / name, format="PNG")
+    (tmp_path / "notes.txt").write_text("no image")
+    frame = read(tmp_path, ids=["id"])
+    assert frame["id"].to_list() == ["003", "b"]
+    assert Image.open(io.BytesIO(frame["image"][0])).size == (4, 5)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no images" in str(refused(empty))
+
+
+def test_a_missing_file_suggests_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "vendor.csv").write_text("id\n1\n")
+    error = refused(tmp_path / "vendr.csv")
+    assert "Did you mean 'vendor.csv'?" in str(error)
+    assert error.file == str(tmp_path / "vendr.csv")
+    assert refused(tmp_path / "no" / "x.csv")
+
+
+def test_a_missing_column_suggests_the_nearest() -> None:
+    error = refused(FRAME, ids=["ID_"])
+    assert (error.column, error.problem) == ("ID_", "the table has no id column of this name")
+    assert "Did you mean 'id'?" in str(error)
+    assert "'id', 'age', 'town'" in str(refused(FRAME, columns=["zzzzzz"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("t.xlsx", b"", "extension '.xlsx' are not known"),
+        ("t.csv", b"", "The file is empty"),
+        ("t.csv", b"id,a\n", "no rows"),
+        ("t.csv", b"id,a,a\n1,2,3\n", "two columns have this name"),
+        ("t.csv", b'id,a\n1,2\n"3\n4",5\n2,secret,5\n', "Line 5 has 3 fields and the header 2"),
+        ("t.csv", b"id,a\n1,\xe9\n", "not in UTF-8"),
+        ("t.csv.gz", b"not gzip", "damaged"),
+        ("t.csv.gz", gzip.compress(b"id,a\n" + b"1,2\n" * 999)[:-20], "damaged or cut off"),
+        ("t.parquet", b"PAR1 secret", "complete .parquet file"),
+        ("t.arrow", b"", "complete .arrow file"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    error = refused(path)
+    assert said in str(error)
+    assert error.file == str(path)
+    assert "secret" not in str(error)
+
+
+def test_objects_that_are_no_tables() -> None:
+    assert "int" in str(refused(3))
+    assert refused({"a": [1, 2], "b": [1]}).column == "b"
+    assert refused({"a": 1})
+    assert refused({})
+    assert "more than one type" in str(refused(pd.DataFrame({"a": [1], "b": [object()]})))
+    mixed = refused(pd.DataFrame({"a": [1, 2], "b": ["secret", 1]}))
+    assert mixed.column == "b"
+    assert "secret" not in str(mixed)
+    assert refused({"a": [1], "b": [{1, 2}]}).column == "b"
+    assert refused(pd.DataFrame([[1, 2]], columns=["a", "a"])).column == "a"
+    assert refused(pa.table([[1], [2]], names=["a", "a"])).column == "a"
+    assert "no rows" in str(refused(FRAME.head(0)))
