@@ -17,7 +17,6 @@ __getattr__, __dir__, __all__ = _lazy.attach(
             "AggVFL",
             "MeanImputation",
             "Pooled",
-            "SharedOnly",
             "SplitVFL",
             "WithFallback",
         ],

@@ -269,7 +269,7 @@ class Federation:
         self._common.sessions += 1
         session = f"{protocol}-{self._common.sessions:04d}"
         for name in self.passive:
-            self.engine.open(session, side, name)
+            self.engine.open(session, side, name, self.active.name)
         return self.peers(session)
 
     def peers(self, session: str) -> dict[str, Peer]:

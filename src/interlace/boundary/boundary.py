@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from interlace.boundary.guards import GUARDS, Chain, Codec, Sending, build_guard
 from interlace.boundary.kinds import FORMS, NEVER_LEAVES, Kind
@@ -21,6 +24,13 @@ _FAMILIES: dict[str, frozenset[torch.dtype]] = {
     "int": frozenset({torch.int64, torch.int32, torch.int16, torch.uint8}),
     "byte": frozenset({torch.uint8}),
 }
+
+_DONE = Part(Kind.CONTROL, {})  # how the ledger notes an answer that only says "done"
+
+# What a JSON value can hold: enough for settings and figures, too little to carry a table. These
+# bounds stop an accident; a method that means to smuggle could still do so bit by bit.
+MAX_JSON_BYTES = 4096
+MAX_JSON_ITEMS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +64,17 @@ class Boundary:
         self.round = 0
         self.sent_bytes = 0
         self._chains: dict[tuple[Kind, str], Chain] = {}
-        self._private: set[int] = set()
+        self._private: list[tuple[int, int, StorageWeakRef]] = []
         self._about: Tensor | None = None
 
     def protect(self, *tensors: Tensor) -> None:
-        """Mark tensors that hold records: nothing that shares their memory can leave."""
-        self._private.update(t.untyped_storage().data_ptr() for t in tensors if t.numel())
+        """Mark tensors that hold records: nothing that shares their memory can leave, whether as
+        a view, through NumPy, or under another kind. (A copy can: the policy does not know what
+        a method's numbers mean.)"""
+        self._private = [entry for entry in self._private if not entry[2].expired()]
+        for storage in (t.untyped_storage() for t in tensors if t.numel()):
+            start = storage.data_ptr()
+            self._private.append((start, start + storage.nbytes(), StorageWeakRef(storage)))
 
     def about(self, rows: Tensor) -> None:
         """Say which people the next released value is about (for guards that keep account)."""
@@ -76,8 +91,9 @@ class Boundary:
         """Let values out as one message.
 
         Raises:
-            PolicyError: the policy does not allow a kind, a value is a record, or the run's
-                allowance of bytes is used up. Nothing has left then.
+            PolicyError: the policy does not allow a kind, a value is a record or not of its
+                kind's form, a guard's budget or the run's allowance of bytes is used up. Nothing
+                has left then.
         """
         rows, self._about = self._about, None
         parts, labels = [], []
@@ -89,11 +105,11 @@ class Boundary:
         size = message.encoded_size()
         if self.policy.max_bytes is not None and self.sent_bytes + size > self.policy.max_bytes:
             raise PolicyError(
-                f"party '{self.party}' lets at most {self.policy.max_bytes:,} bytes leave in a run, "
-                f"and '{operation}' would pass that; raise `max_bytes` in its policy to go on"
+                f"party '{self.party}' lets at most {self.policy.max_bytes:,} bytes leave in a "
+                f"run, and '{operation}' would pass that; raise `max_bytes` in its policy to go on"
             )
         self.sent_bytes += size
-        for part, label in zip(parts, labels, strict=True):
+        for part, label in zip(parts or [_DONE], labels or [""], strict=True):
             self.ledger.record("sent", message, part, label)
         return message
 
@@ -101,10 +117,12 @@ class Boundary:
         """Check a received message and return its values.
 
         Raises:
-            Refused: the message is not what ``slots`` promise: another number of values, another
-                kind, number type or dimension, not finite, or a code that cannot be read. The
-                ledger notes the refusal; nothing else has changed.
+            Refused: the message is for somebody else, or not what ``slots`` promise: another
+                number of values, another kind, number type or dimension, not finite, or a code
+                that cannot be read. The ledger notes the refusal; nothing else has changed.
         """
+        if message.receiver != self.party:
+            raise self._refusal(message, f"it is for '{message.receiver}'")
         if len(message.parts) != len(slots):
             raise self._refusal(message, f"{len(message.parts)} values came, {len(slots)} were due")
         values: list[Value] = []
@@ -117,20 +135,29 @@ class Boundary:
             if problem:
                 raise self._refusal(message, f"'{slot.name}' ({slot.kind}) {problem}")
             values.append(part.value)
-        for part in message.parts:
+        for part in message.parts or (_DONE,):
             self.ledger.record("received", message, part, part.codec)
         return values
 
     def accounts(self) -> dict[str, dict[str, float | str]]:
-        """What the guards can claim so far, by kind and receiver."""
+        """What the guards can claim so far, by kind, receiver and guard."""
         return {
-            f"{kind} to {receiver}": {k: v for g in chain.guards for k, v in g.account().items()}
+            f"{kind} to {receiver}, {guard.label}": account
             for (kind, receiver), chain in self._chains.items()
+            for guard in chain.guards
+            if (account := guard.account())
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Guards' state and the noise generator, for a resumed run."""
-        out = {"generator": self.generator.get_state()}
+        """Guards' state, the noise generator and the bytes sent, for a resumed run.
+
+        It stays with the party: whoever has the generator can take the noise off.
+        """
+        out = {
+            "generator": self.generator.get_state(),
+            "sent_bytes": torch.tensor(self.sent_bytes),
+            "guards": self._fingerprint(),
+        }
         for (kind, receiver), chain in self._chains.items():
             for i, guard in enumerate(chain.guards):
                 for name, tensor in guard.state().items():
@@ -138,15 +165,25 @@ class Boundary:
         return out
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what :meth:`state` gave."""
+        """Take back what :meth:`state` gave.
+
+        Raises:
+            PolicyError: it was made under other guards, whose accounts these cannot go on with.
+        """
+        if not torch.equal(state["guards"], self._fingerprint()):
+            raise PolicyError(
+                f"the guards of party '{self.party}' are not those that the checkpoint was made "
+                "under; take them back, or train anew"
+            )
         self.generator.set_state(state["generator"])
+        self.sent_bytes = int(state["sent_bytes"])
         groups: dict[tuple[Kind, str, int], dict[str, Tensor]] = {}
         for key, tensor in state.items():
-            if key != "generator":
+            if "/" in key:
                 kind, receiver, i, name = key.split("/")
                 groups.setdefault((Kind(kind), receiver, int(i)), {})[name] = tensor
-        for (k, receiver, i), tensors in groups.items():
-            self._chain(k, receiver).guards[i].load_state(tensors)
+        for (kept, receiver, place), tensors in groups.items():
+            self._chain(kept, receiver).guards[place].load_state(tensors)
 
     def _guarded(
         self, slot: Slot, value: Value, receiver: str, rows: Tensor | None
@@ -159,10 +196,15 @@ class Boundary:
                 f"the policy of party '{self.party}' does not let {kind} leave; "
                 f"add it to `policy: allow:` in its party file, or choose a method without it"
             )
+        problem = _form_problem(kind, value)
+        if problem:
+            raise PolicyError(
+                f"'{slot.name}' of party '{self.party}' cannot leave as {kind}: it {problem}"
+            )
         if not isinstance(value, Tensor):
-            return Part(kind, value), ""
+            return Part(kind, json.loads(json.dumps(value))), ""  # as any receiver will read it
         value = value.detach()
-        if self._private and value.untyped_storage().data_ptr() in self._private:
+        if self._private and self._is_private(value):
             raise PolicyError(
                 f"'{slot.name}' of party '{self.party}' is part of its records, not {kind}"
             )
@@ -176,6 +218,21 @@ class Boundary:
             return Part(kind, value), guards.label
         coded = guards.codec.encode(value, sending)
         return Part(kind, coded.value, guards.codec.name, coded.tensors), guards.label
+
+    def _is_private(self, value: Tensor) -> bool:
+        storage = value.untyped_storage()
+        start = storage.data_ptr()
+        end = start + storage.nbytes()
+        return any(
+            start < their_end and their_start < end and not storage_of.expired()
+            for their_start, their_end, storage_of in self._private
+        )
+
+    def _fingerprint(self) -> Tensor:
+        """Which guards stand where, as 16 bytes."""
+        guards = self.policy.model_dump(mode="json", include={"guards"})
+        digest = blake2b(json.dumps(guards, sort_keys=True).encode(), digest_size=16)
+        return torch.tensor(list(digest.digest()), dtype=torch.uint8)
 
     def _chain(self, kind: Kind, receiver: str) -> Chain:
         """The guards of a kind, one set for each receiver since some keep account of it."""
@@ -196,7 +253,7 @@ class Boundary:
             ) from None
 
     def _refusal(self, message: Message, why: str) -> Refused:
-        for part in message.parts:
+        for part in message.parts or (_DONE,):
             self.ledger.record("refused", message, part, part.codec)
         return Refused(
             f"party '{self.party}' refused a message from '{message.sender}' "
@@ -206,20 +263,43 @@ class Boundary:
 
 def _problem(kind: Kind, value: Value) -> str | None:
     """What is wrong with a received value, or ``None``."""
-    form = FORMS[kind]
-    if form.numbers == "json":
-        return None if isinstance(value, dict) else "is not a JSON object"
-    if not isinstance(value, Tensor):
-        return "is not a tensor"
-    if value.dtype not in _FAMILIES[form.numbers]:
-        return f"has number type {str(value.dtype)[6:]}"
-    if value.dim() not in form.dims:
-        return f"has {value.dim()} dimensions"
+    problem = _form_problem(kind, value)
+    if problem or not isinstance(value, Tensor):
+        return problem
     # The sum of finite numbers can overflow, so only a sum that is not finite needs the full look.
     if (
-        form.numbers == "float"
+        FORMS[kind].numbers == "float"
         and not math.isfinite(value.sum().item())
         and not bool(torch.isfinite(value).all())
     ):
         return "holds NaN or infinity"
+    return None
+
+
+def _form_problem(kind: Kind, value: Value) -> str | None:
+    """What is wrong with a value's form, whichever way it goes, or ``None``."""
+    form = FORMS[kind]
+    if form.numbers == "json":
+        return _json_problem(value)
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return "is not a plain tensor"
+    if value.dtype not in _FAMILIES[form.numbers]:
+        return f"has number type {str(value.dtype)[6:]}"
+    if value.dim() not in form.dims:
+        return f"has {value.dim()} dimensions"
+    return None
+
+
+def _json_problem(value: Value) -> str | None:
+    if not isinstance(value, dict):
+        return "is not a JSON object"
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return "holds more than text, numbers, lists and objects; tensors need a kind of their own"
+    if len(text) > MAX_JSON_BYTES or text.count(",") >= MAX_JSON_ITEMS:
+        return (
+            f"is larger than {MAX_JSON_BYTES:,} bytes or {MAX_JSON_ITEMS} items; data travels as "
+            "tensors, of a kind of their own"
+        )
     return None

@@ -9,6 +9,7 @@ The ledger never holds a value, only what it was: kind, shape, number type, byte
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ GENESIS = "0" * 32
 FLUSH_EVERY = 4096  # rows kept in memory before they are written in one transaction
 
 _COLUMNS = (
-    "time REAL, direction TEXT, operation TEXT, kind TEXT, sender TEXT, receiver TEXT, "
+    "time REAL, direction TEXT, session TEXT, operation TEXT, kind TEXT, sender TEXT, receiver TEXT, "
     "round INTEGER, shape TEXT, dtype TEXT, bytes_before INTEGER, bytes_after INTEGER, guard TEXT"
 )
 
@@ -38,6 +39,7 @@ class Entry(NamedTuple):
 
     time: float
     direction: Direction
+    session: str
     operation: str
     kind: str
     sender: str
@@ -52,8 +54,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """All messages of one operation and kind between two parties, added up."""
+    """All messages of one operation and kind between two parties in one conversation, added up;
+    ``shape``, ``dtype`` and ``guard`` are those of the first."""
 
+    session: str
     operation: str
     kind: str
     sender: str
@@ -64,8 +68,6 @@ class Summary:
     shape: str
     dtype: str
     guard: str
-    first_round: int
-    last_round: int
 
 
 class Ledger:
@@ -90,22 +92,23 @@ class Ledger:
     def record(self, direction: Direction, message: Message, part: Part, guard: str) -> None:
         """Note one value of a message (its numbers are not kept)."""
         value = part.value
-        first = part is message.parts[0] if message.parts else True
         if isinstance(value, Tensor):
             shape, dtype = "×".join(map(str, value.shape)), str(value.dtype)[6:]
             before = value.numel() * value.element_size()
         else:
             shape, dtype, before = "", "json", 0
         total = message.encoded_size()
-        if len(message.parts) == 1:
+        if len(message.parts) <= 1:
             after = total
-        else:
-            own = [_payload(p) for p in message.parts]
-            after = _payload(part) + (total - sum(own) if first else 0)
+        else:  # the frame is counted with the first value
+            after = _payload(part)
+            if part is message.parts[0]:
+                after += total - sum(_payload(p) for p in message.parts)
         self._waiting.append(
             Entry(
                 time.time(),
                 direction,
+                message.session,
                 message.operation,
                 part.kind.value,
                 message.sender,
@@ -163,11 +166,13 @@ class Ledger:
         """What was sent and received by operation, kind and partner, in order of appearance."""
         self.flush()
         rows = self._db.execute(
-            "SELECT operation, kind, sender, receiver, count(*), sum(bytes_before), "
-            "sum(bytes_after), max(shape), min(dtype), min(guard), min(round), max(round) "
-            "FROM ledger GROUP BY operation, kind, sender, receiver ORDER BY min(row)"
+            "SELECT total.*, first.shape, first.dtype, first.guard FROM (SELECT session, operation, "
+            "kind, sender, receiver, count(*), sum(bytes_before), sum(bytes_after), min(row) AS row "
+            "FROM ledger WHERE direction != 'refused' "
+            "GROUP BY session, operation, kind, sender, receiver) AS total "
+            "JOIN ledger AS first USING (row) ORDER BY row"
         )
-        return [Summary(*row) for row in rows]
+        return [Summary(*row[:8], *row[9:]) for row in rows]
 
     def transcript(self) -> str:
         """The conversation as a readable table, one line a message kind in a row of equal ones."""
@@ -210,4 +215,6 @@ def _chain(head: str, entry: Entry) -> str:
 
 
 def _payload(part: Part) -> int:
+    if isinstance(part.value, dict):
+        return len(json.dumps(part.value))
     return sum(t.numel() * t.element_size() for t in part.tensors().values())

@@ -23,9 +23,9 @@ class InProcess:
         self.parties = {party.name: party for party in parties}
         self.wire = wire
 
-    def open(self, session: str, side: type[PassiveSide], party: str) -> None:
-        """Have a party take part in a conversation with this passive side."""
-        self.parties[party].open(session, side)
+    def open(self, session: str, side: type[PassiveSide], party: str, partner: str) -> None:
+        """Have a party take part, with this passive side, in a conversation ``partner`` drives."""
+        self.parties[party].open(session, side, partner)
 
     def deliver(self, message: Message) -> Message:
         """Bring a message to its receiver and its answer back."""

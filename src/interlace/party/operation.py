@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -50,42 +51,16 @@ def operation(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-class PassiveSide:
-    """The side of a conversation that answers; it lives at one party and sees only that party.
+@cache
+def read_operation(function: Callable[..., Any]) -> Operation:
+    """The operation that a marked method's signature describes.
 
-    Attributes:
-        protocol: First part of the name of each operation in the ledger.
-        operations: The operations by name, read from the signatures when the class is made.
+    Raises:
+        TypeError: the method is not marked, or a value in its signature has no kind.
     """
-
-    protocol: ClassVar[str]
-    operations: ClassVar[dict[str, Operation]] = {}
-
-    def __init__(self, party: Party) -> None:
-        self.party = party
-
-    def at(self, party: Party) -> Self:
-        """The same learnt side over another table of the same party."""
-        other = copy.copy(self)
-        other.party = party
-        other.forget_people()
-        return other
-
-    def forget_people(self) -> None:
-        """Drop whatever was computed from the former table's rows."""
-
-    def __init_subclass__(cls, protocol: str | None = None, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if protocol is not None:
-            cls.protocol = protocol
-        cls.operations = {
-            name: _read(f"{cls.protocol}.{name}", member)
-            for name in dir(cls)
-            if getattr(member := getattr(cls, name), "__is_operation__", False)
-        }
-
-
-def _read(name: str, function: Callable[..., Any]) -> Operation:
+    name = function.__name__
+    if not getattr(function, "__is_operation__", False):
+        raise TypeError(f"{function.__qualname__} is not an operation")
     hints = get_type_hints(function, include_extras=True)
     answer = hints.pop("return")
     takes = tuple(Slot(arg, _kind(name, arg, hint)) for arg, hint in hints.items())
@@ -99,3 +74,38 @@ def _kind(operation_name: str, argument: str, hint: Any) -> Kind:
             if isinstance(extra, Kind):
                 return extra
     raise TypeError(f"'{argument}' of operation '{operation_name}' is not annotated with a kind")
+
+
+class PassiveSide:
+    """The side of a conversation that answers; it lives at one party and sees only that party.
+
+    Args:
+        party: The party it lives at.
+        partner: The active party, whom alone it answers.
+
+    Attributes:
+        operations: The marked methods by name, read from the signatures when the class is made.
+    """
+
+    operations: ClassVar[dict[str, Operation]] = {}
+
+    def __init__(self, party: Party, partner: str) -> None:
+        self.party, self.partner = party, partner
+
+    def at(self, party: Party) -> Self:
+        """The same learnt side over another table of the same party."""
+        other = copy.copy(self)
+        other.party = party
+        other.forget_people()
+        return other
+
+    def forget_people(self) -> None:
+        """Drop whatever was computed from the former table's rows."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.operations = {
+            name: read_operation(member)
+            for name in dir(cls)
+            if getattr(member := getattr(cls, name), "__is_operation__", False)
+        }

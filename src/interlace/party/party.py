@@ -11,11 +11,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 
 from interlace.boundary import Boundary, Ledger, Message, Policy
 from interlace.data.ids import IdRule, Keys, make_keys
 from interlace.data.tables import read_table
-from interlace.errors import DataError, InterlaceError, PartyFailed, Refused
+from interlace.errors import (
+    AlignmentError,
+    DataError,
+    InterlaceError,
+    PartyFailed,
+    Refused,
+)
 from interlace.party.operation import PassiveSide
 
 
@@ -65,7 +72,7 @@ class Party:
         self.policy = policy or Policy()
         self.bottom = bottom
         self.folder = folder
-        self.aligned: dict[str, np.ndarray] = {}
+        self.aligned: dict[str, NDArray[np.int64]] = {}
         self.sides: dict[str, PassiveSide] = {}
         self.boundary = Boundary(name, self.policy, Ledger())
         self._wanted = list(columns) if columns is not None else None
@@ -106,11 +113,37 @@ class Party:
         return bool(self.labels_columns)
 
     @cached_property
-    def label_series(self) -> pl.Series | pl.DataFrame:
-        """The label as it stands in the table; several columns when it has several parts."""
+    def label_series(self) -> pl.Series:
+        """The label as it stands in the table; a struct when it has several columns."""
         if len(self.labels_columns) == 1:
             return self.frame[self.labels_columns[0]]
-        return self.frame.select(self.labels_columns)
+        return self.frame.select(self.labels_columns).to_struct("label")
+
+    def shared_with(self, partner: str) -> NDArray[np.int64]:
+        """Rows of the people shared with ``partner``, in the order both agreed on.
+
+        Raises:
+            AlignmentError: the two have not matched their people yet.
+        """
+        if partner not in self.aligned:
+            raise AlignmentError(f"'{self.name}' and '{partner}' have not matched their people yet")
+        return self.aligned[partner]
+
+    def path(self, *parts: str) -> Path:
+        """A place in this party's own folder.
+
+        Raises:
+            InterlaceError: the party has no folder, or a part would lead out of it.
+        """
+        if self.folder is None:
+            raise InterlaceError(
+                f"party '{self.name}' has no folder to keep anything in; "
+                "give the federation one (`Federation.simulate(..., folder=...)`)"
+            )
+        for part in parts:
+            if not part or part.startswith(".") or Path(part).name != part:
+                raise Refused(f"'{part[:60]}' cannot be the name of a checkpoint or model")
+        return self.folder.joinpath(*parts)
 
     def record_in(self, ledger: Ledger, seed: int | None) -> None:
         """Write what passes from now on into ``ledger``; ``seed`` seeds the guards' noise."""
@@ -130,9 +163,9 @@ class Party:
         other.sides = {session: side.at(other) for session, side in self.sides.items()}
         return other
 
-    def open(self, session: str, side: type[PassiveSide]) -> None:
-        """Take part in a conversation."""
-        self.sides[session] = side(self)
+    def open(self, session: str, side: type[PassiveSide], partner: str) -> None:
+        """Take part in a conversation that ``partner`` drives."""
+        self.sides[session] = side(self, partner)
 
     def answer(self, message: Message) -> Message:
         """Carry out what a partner asks: the one way into a party.
@@ -144,16 +177,15 @@ class Party:
         """
         self.boundary.round = message.round
         side = self.sides.get(message.session)
-        name = message.operation.rpartition(".")[2]
-        operation = side.operations.get(name) if side is not None else None
-        if operation is None or operation.name != message.operation:
+        operation = side.operations.get(message.operation) if side is not None else None
+        if side is None or operation is None or message.sender != side.partner:
             raise Refused(
-                f"party '{self.name}' has no operation '{message.operation}' "
-                f"in conversation '{message.session}'"
+                f"party '{self.name}' has no operation '{message.operation}' for "
+                f"'{message.sender}' in conversation '{message.session}'"
             )
         arguments = self.boundary.admit(message, operation.takes)
         try:
-            result = getattr(side, name)(*arguments)
+            result = getattr(side, operation.name)(*arguments)
         except InterlaceError:
             raise
         except Exception as e:

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from interlace.boundary import Message
 from interlace.errors import Refused
-from interlace.party.operation import Operation, PassiveSide
+from interlace.party.operation import PassiveSide, read_operation
 from interlace.party.party import Party
 
 P = ParamSpec("P")
@@ -18,8 +18,8 @@ S = TypeVar("S", bound=PassiveSide)
 class Engine(Protocol):
     """What carries messages. It knows nothing of what they mean."""
 
-    def open(self, session: str, side: type[PassiveSide], party: str) -> None:
-        """Have a party take part in a conversation with this passive side."""
+    def open(self, session: str, side: type[PassiveSide], party: str, partner: str) -> None:
+        """Have a party take part, with this passive side, in a conversation ``partner`` drives."""
         ...
 
     def deliver(self, message: Message) -> Message:
@@ -55,7 +55,7 @@ class Peer:
             Refused: a value is not what the operation's signature promises.
             PartyFailed: the partner could not answer.
         """
-        operation = _operation(op)
+        operation = read_operation(op)
         boundary = self.me.boundary
         values = (*args, *kwargs.values())
         asked = boundary.release(
@@ -70,24 +70,3 @@ class Peer:
             raise Refused(f"party '{self.me.name}' got an answer that it did not ask for")
         got: list[Any] = boundary.admit(answer, operation.gives)
         return cast(R, got[0] if got else None)
-
-
-def _operation(op: Callable[..., Any]) -> Operation:
-    """The operation behind a passive side's function."""
-    try:
-        return _CACHE[op]
-    except KeyError:
-        owner_name, _, name = op.__qualname__.rpartition(".")
-        for cls in _subclasses(PassiveSide):
-            if cls.__qualname__ == owner_name and cls.__module__ == op.__module__:
-                _CACHE[op] = cls.operations[name]
-                return _CACHE[op]
-        raise TypeError(f"{op.__qualname__} is not an operation of a passive side") from None
-
-
-_CACHE: dict[Callable[..., Any], Operation] = {}
-
-
-def _subclasses(cls: type[PassiveSide]) -> list[type[PassiveSide]]:
-    direct = cls.__subclasses__()
-    return [*direct, *(s for d in direct for s in _subclasses(d))]

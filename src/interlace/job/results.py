@@ -1,0 +1,130 @@
+"""What a run came to: written after every finished fit, read by the report."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+
+class EpochResult(BaseModel):
+    """One epoch of one fit."""
+
+    number: int
+    loss: float
+    validation: float | None
+    seconds: float
+
+
+class FitResult(BaseModel):
+    """One model, one seed.
+
+    ``metrics`` holds the utility on the held-out people by name (``auc``, ``ks``, ``accuracy``,
+    ``log_loss``, ``lift``, ``calibration_error``; ``r2``, ``rmse``, ``mae`` for a regression).
+    ``curves`` holds points (x, y) to draw: ``roc``, ``lift``, ``calibration``.
+    """
+
+    seed: int
+    metrics: dict[str, float]
+    curves: dict[str, list[tuple[float, float]]] = Field(default_factory=dict)
+    history: list[EpochResult] = Field(default_factory=list)
+    seconds: float
+    rounds: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+
+class ModelResult(BaseModel):
+    """One model over all seeds.
+
+    ``role``: ``method`` (what the job is about), ``baseline`` (what is there without it), or
+    ``upper bound`` (possible only where one person holds all tables).
+    """
+
+    name: str
+    title: str
+    role: Literal["method", "baseline", "upper bound"]
+    explanation: str
+    fits: list[FitResult] = Field(default_factory=list)
+    skipped: str | None = None  # why it could not be fitted
+
+
+class PartyResult(BaseModel):
+    """A party as the run saw it: counts only."""
+
+    name: str
+    active: bool
+    people: int
+    columns: int
+    shared: int
+    alone: int
+    learnt: list[str]  # what it learnt of others by the matching, in plain words
+    id_notes: list[str] = Field(default_factory=list)
+    column_notes: list[str] = Field(default_factory=list)
+    ledger_head: str = ""
+    privacy: dict[str, dict[str, float | str]] = Field(default_factory=dict)
+
+
+class Flow(BaseModel):
+    """All messages of one operation and kind between two parties, added up (first seed)."""
+
+    operation: str
+    kind: str
+    sender: str
+    receiver: str
+    messages: int
+    bytes_before: int
+    bytes_after: int
+    shape: str
+    dtype: str
+    guard: str
+
+
+class Machine(BaseModel):
+    """Where and with what the run was made."""
+
+    interlace: str
+    python: str
+    torch: str
+    platform: str
+    cores: int
+
+
+class Results(BaseModel):
+    """A whole run."""
+
+    name: str
+    description: str = ""
+    task: str
+    label: str
+    classes: int = 0
+    positives: float | None = None  # share of the positive class among the held-out people
+    simulation: bool = True
+    parties: list[PartyResult]
+    shared_by_all: int
+    trained_on: int
+    tested_on: int
+    models: list[ModelResult] = Field(default_factory=list)
+    flows: list[Flow] = Field(default_factory=list)  # the method's conversation, matching included
+    seeds: list[int]
+    job: str  # the job as YAML
+    command: str
+    started: str
+    seconds: float = 0.0
+    finished: bool = False
+    machine: Machine
+
+    def write(self, path: Path) -> None:
+        """Write as JSON, whole or not at all."""
+        fresh = path.with_suffix(".new")
+        fresh.write_text(self.model_dump_json(indent=1))
+        os.replace(fresh, path)
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """Read what :meth:`write` wrote."""
+        data: dict[str, Any] = json.loads(path.read_text())
+        return cls.model_validate(data)

@@ -1,0 +1,216 @@
+"""The job, which all parties share, and the party file, which none shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from interlace.boundary import Policy
+from interlace.data.ids import IdRule
+from interlace.errors import JobError
+
+
+class PartyFile(BaseModel):
+    """One party's own file (``party.yaml``): where its table lies and what may leave it.
+
+    In a simulation the job holds it inline, or names it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    table: str = Field(
+        description="CSV, Parquet or Feather file (relative to this file), "
+        "`duckdb:///file.db?table=name`, or `sql:SELECT ...` that DuckDB can run."
+    )
+    id: str | list[str] | IdRule = Field(
+        default="id",
+        description="The column, or columns, that say who a row is about; or a rule with `columns`, "
+        "`strip`, `case`, `zeros`, `duplicates`, `blanks`.",
+    )
+    label: str | list[str] | None = Field(
+        default=None, description="The column to learn, at the party that has it."
+    )
+    task: Literal["auto", "binary", "multiclass", "multilabel", "regression"] = Field(
+        default="auto", description="What the label is; `auto` reads it off the label."
+    )
+    columns: list[str] | None = Field(
+        default=None, description="Columns to learn from; by default all but ids and label."
+    )
+    categories: list[str] = Field(
+        default_factory=list, description="Columns whose numbers are codes of categories."
+    )
+    policy: Policy = Field(
+        default_factory=Policy, description="What may leave this party, and through which guards."
+    )
+
+
+class MethodChoice(BaseModel):
+    """A method by name, with its hyper-parameters beside the name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The hyper-parameters as the job gives them."""
+        return dict(self.model_extra or {})
+
+
+class Matching(BaseModel):
+    """How the parties find their shared people."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    protocol: Literal["auto", "dh", "kkrt"] = Field(
+        default="auto", description="Private set intersection; `auto` goes by the tables' size."
+    )
+    reveal: Literal["pairs", "common"] = Field(
+        default="pairs",
+        description="`pairs`: the active party learns whom it shares with each party; "
+        "`common`: only whom all parties share.",
+    )
+
+
+class Job(BaseModel):
+    """What all parties agree to run (``job.yaml``)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(description="Names the run's folder and report.")
+    description: str = Field(default="", description="A sentence for the report's head.")
+    parties: dict[str, PartyFile] = Field(
+        description="Each party's file inline, or the path of its `party.yaml`."
+    )
+    active: str | None = Field(
+        default=None, description="The party that drives; by default the one with a label."
+    )
+    method: MethodChoice = Field(
+        default=MethodChoice(name="split"),
+        description="The method's name, or `name` with its hyper-parameters beside it.",
+    )
+    compare: list[MethodChoice] | Literal["all", "none"] = Field(
+        default="all",
+        description="Baselines beside it: a list of names, `all` that fit, or `none`.",
+    )
+    seeds: list[int] = Field(
+        default=[0, 1, 2],
+        min_length=1,
+        description="One training per seed; intervals are over them.",
+    )
+    test: float = Field(
+        default=0.25, gt=0, lt=1, description="Share of the shared, labelled people held out."
+    )
+    align: Matching = Field(default_factory=Matching, description="How people are matched.")
+    wire: bool = Field(
+        default=False, description="Encode every message as real sites would (slower, same result)."
+    )
+
+    @field_validator("seeds")
+    @classmethod
+    def _once(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) != len(seeds):
+            raise ValueError("a seed stands there twice")
+        return seeds
+
+    @field_validator("parties")
+    @classmethod
+    def _two(cls, parties: dict[str, PartyFile]) -> dict[str, PartyFile]:
+        if len(parties) < 2:
+            raise ValueError("a federation takes at least two parties")
+        return parties
+
+
+class _OneOfEach(yaml.SafeLoader):
+    """YAML that refuses a key given twice, as two parties of one name would be."""
+
+
+def _mapping(loader: _OneOfEach, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
+        if key in seen:
+            raise JobError(
+                f"'{key}' stands twice in {key_node.start_mark.name} "
+                f"(line {key_node.start_mark.line + 1}); every party needs its own name"
+            )
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return dict(loader.construct_pairs(node))  # type: ignore[no-untyped-call]
+
+
+_OneOfEach.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_job(path: Path) -> Job:
+    """Read a job and the party files that it names. Tables' paths are made absolute.
+
+    Raises:
+        JobError: a file is missing or not YAML, or a field is unknown or wrong; the message names
+            the file and the field.
+    """
+    data = _read_yaml(path)
+    parties = data.get("parties")
+    if isinstance(parties, dict):
+        for name, entry in parties.items():
+            base = path.parent
+            if isinstance(entry, str):
+                file = path.parent / entry
+                entry, base = _read_yaml(file), file.parent
+            if isinstance(entry, dict) and isinstance(entry.get("table"), str):
+                entry = {**entry, "table": _absolute(entry["table"], base)}
+            parties[name] = entry
+    try:
+        return Job.model_validate(data)
+    except ValidationError as e:
+        raise JobError(f"{path}: {_readable(e)}") from e
+
+
+def write_job(job: Job, path: Path) -> None:
+    """Write a job as YAML, leaving out what is as by default; tables relative to the file."""
+    data = job.model_dump(mode="json", exclude_defaults=True)
+    for entry in data["parties"].values():
+        table = Path(entry["table"])
+        if table.is_absolute() and table.is_relative_to(path.parent.resolve()):
+            entry["table"] = str(table.relative_to(path.parent.resolve()))
+    path.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+
+
+def _absolute(table: str, base: Path) -> str:
+    if "://" in table or table.startswith("sql:"):
+        return table
+    return str((base / table).resolve())
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+    except OSError as e:
+        raise JobError(f"{path} cannot be read: {e.strerror}") from e
+    try:
+        data = yaml.load(text, _OneOfEach)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as e:
+        raise JobError(f"{path} is not YAML: {str(e).splitlines()[0]}") from e
+    if not isinstance(data, dict):
+        raise JobError(f"{path} holds no fields; see `interlace run --help` for an example")
+    return data
+
+
+def _readable(error: ValidationError) -> str:
+    """All complaints, one a clause, each with the field's path."""
+    clauses = []
+    for e in error.errors():
+        where = ".".join(str(p) for p in e["loc"]) or "the file"
+        text = e["msg"].removeprefix("Value error, ")
+        if e["type"] == "extra_forbidden":
+            text = "there is no such field"
+        clauses.append(f"`{where}`: {text[:1].lower()}{text[1:]}")
+    return "; ".join(clauses)

@@ -1,0 +1,15 @@
+"""Methods: each a conversation between an active party that drives and passive ones that answer."""
+
+from interlace.methods.base import Method
+from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled, WithFallback
+from interlace.methods.vertical import AggVFL, SplitVFL
+
+__all__ = [
+    "ActiveAlone",
+    "AggVFL",
+    "MeanImputation",
+    "Method",
+    "Pooled",
+    "SplitVFL",
+    "WithFallback",
+]

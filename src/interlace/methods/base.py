@@ -1,0 +1,182 @@
+"""What every method has in common: scikit-learn's manners, epochs, and how it is kept on disk."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from torch import Tensor
+
+from interlace.data.labels import LabelPlan
+from interlace.errors import InterlaceError
+from interlace.federation import Federation
+from interlace.models import seed_for
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch came to. ``validation`` is the loss on people kept aside for early stopping."""
+
+    number: int
+    loss: float
+    validation: float | None
+    seconds: float
+
+
+OnEpoch = Callable[[Epoch], None]
+
+
+class Method(BaseEstimator, ABC):
+    """An estimator over a federation: hyper-parameters in the constructor, ``fit`` learns.
+
+    What was learnt ends in an underscore: ``label_plan_`` (task and classes), ``history_``.
+    """
+
+    label_plan_: LabelPlan
+    history_: list[Epoch]
+
+    @abstractmethod
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Learn from the people of a view.
+
+        Args:
+            federation: Whom to learn from; its held-out people are left alone.
+            checkpoint: Name under which every party keeps a checkpoint after each epoch, in its own
+                folder; a fit that finds one goes on from it, to the same result. ``None`` keeps none.
+            on_epoch: Called after every epoch, for progress bars and the like.
+
+        Raises:
+            DataError: labels or columns are not usable.
+            AlignmentError: too few people are shared.
+        """
+
+    @abstractmethod
+    def outputs(self, federation: Federation) -> NDArray[np.float64]:
+        """What the model says of the people of a view, in their order: (n, classes) or (n, labels)
+        probabilities, or (n,) regression estimates."""
+
+    @abstractmethod
+    def save(self, name: str) -> None:
+        """Every party keeps its own part of the model, under ``name``, in its own folder."""
+
+    @abstractmethod
+    def load(self, name: str, federation: Federation) -> Self:
+        """Take the parts that :meth:`save` kept, in a federation of the same parties."""
+
+    def predict_proba(self, federation: Federation) -> NDArray[np.float64]:
+        """Probabilities of shape (n, classes), for the people of a view in their order.
+
+        For several labels at once, (n, labels). Not for regression: use :meth:`predict`.
+        """
+        if self.label_plan_.task == "regression":
+            raise InterlaceError("a regression has no probabilities; use `predict`")
+        return self.outputs(federation)
+
+    def predict(self, federation: Federation) -> NDArray[Any]:
+        """Classes as they stand in the label column, 0/1 for each label, or regression estimates."""
+        out = self.outputs(federation)
+        if self.label_plan_.task == "regression":
+            return out
+        if self.label_plan_.task == "multilabel":
+            return (out >= 0.5).astype(np.int64)
+        return np.asarray(self.label_plan_.classes)[out.argmax(1)]
+
+    def score(self, federation: Federation) -> float:
+        """Accuracy, or R² for a regression, as scikit-learn's estimators do."""
+        from sklearn.metrics import accuracy_score, r2_score
+
+        y = federation.y.numpy()
+        if self.label_plan_.task == "regression":
+            return float(r2_score(y, self.outputs(federation)))
+        if self.label_plan_.task == "multilabel":
+            return float(accuracy_score(y, self.predict(federation)))
+        return float(accuracy_score(y, self.outputs(federation).argmax(1)))
+
+
+def batches(rows: int, size: int, seed: int, epoch: int) -> Iterator[Tensor]:
+    """Positions 0..rows-1 in an order that only the seed and the epoch decide, cut into batches.
+
+    A last batch of a single person is left out: it says too little and breaks normalising layers.
+    """
+    generator = torch.Generator().manual_seed(seed_for(seed, "batches", epoch))
+    order = torch.randperm(rows, generator=generator)
+    for start in range(0, rows, size):
+        batch = order[start : start + size]
+        if len(batch) > 1 or rows == 1:
+            yield batch
+
+
+def keep_aside(rows: int, share: float, seed: int, strata: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Split positions into those to train on and those to stop early by, classes in proportion."""
+    from sklearn.model_selection import train_test_split
+
+    every = np.arange(rows)
+    count = int(round(rows * share))
+    if count == 0:
+        return torch.from_numpy(every), torch.empty(0, dtype=torch.int64)
+    y = None if strata is None else strata.numpy()
+    if y is not None:
+        counts = np.bincount(y)
+        counts = counts[counts > 0]
+        if counts.min() < 2 or count < len(counts) or rows - count < len(counts):
+            y = None
+    kept, aside = train_test_split(
+        every, test_size=count, random_state=seed_for(seed, "aside") % 2**32, stratify=y
+    )
+    return torch.from_numpy(np.sort(kept)), torch.from_numpy(np.sort(aside))
+
+
+class EarlyStopping:
+    """Remembers the best epoch; asks to stop when ``patience`` epochs in a row were not better."""
+
+    def __init__(self, patience: int | None) -> None:
+        self.patience = patience
+        self.best = float("inf")
+        self.best_epoch = -1
+
+    def better(self, epoch: int, validation: float) -> bool:
+        """Whether this epoch is the best so far."""
+        if validation < self.best:
+            self.best, self.best_epoch = validation, epoch
+            return True
+        return False
+
+    def over(self, epoch: int) -> bool:
+        """Whether it is time to stop."""
+        return self.patience is not None and epoch - self.best_epoch >= self.patience
+
+
+class Clock:
+    """Seconds since it was last read."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = time.perf_counter()
+        seconds, self._last = now - self._last, now
+        return seconds
+
+
+def history_to_json(history: Sequence[Epoch]) -> list[dict[str, Any]]:
+    """A training history for a checkpoint."""
+    return [asdict(e) for e in history]
+
+
+def history_from_json(history: Sequence[dict[str, Any]]) -> list[Epoch]:
+    """A training history from a checkpoint."""
+    return [Epoch(**e) for e in history]

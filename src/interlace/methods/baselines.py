@@ -1,0 +1,211 @@
+"""What there is without federation, and what there would be if all tables lay in one place.
+
+Each trains one undivided network (the bottom over its columns, the top over the bottom) exactly as
+:class:`~interlace.methods.vertical.SplitVFL` trains its own: same epochs, same early stopping.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from interlace.data.features import FeaturePlan
+from interlace.data.images import is_image
+from interlace.engines import InProcess
+from interlace.errors import DataError, InterlaceError
+from interlace.federation import Federation, Rows
+from interlace.methods.base import Method, OnEpoch
+from interlace.methods.vertical.split import SplitVFL
+from interlace.party import Party, Peer
+
+
+class ActiveAlone(SplitVFL):
+    """The active party's own columns and all of its labelled people; nobody else is asked."""
+
+    def _people(self, federation: Federation) -> Federation:
+        if not federation.active.columns:
+            raise DataError(
+                "the active party has no columns of its own, so it can learn nothing alone",
+                party=federation.active.name,
+            )
+        return federation.labelled()
+
+    def _open(self, federation: Federation) -> dict[str, Peer]:
+        return {}
+
+
+class Pooled(ActiveAlone):
+    """All parties' columns of the shared people in one table: the upper bound of a simulation.
+
+    It reads every party's table, so it runs only where one person holds them all.
+    """
+
+    def _people(self, federation: Federation) -> Federation:
+        return self._joined(federation.shared().labelled())
+
+    def outputs(self, federation: Federation) -> NDArray[np.float64]:
+        """Predictions from the joined table."""
+        return super().outputs(self._joined(federation))
+
+    def _joined(self, federation: Federation) -> Federation:
+        """A federation of one party that holds everybody's columns."""
+        if not isinstance(federation.engine, InProcess):
+            raise InterlaceError("tables can be pooled only where one person holds them all")
+        active = federation.active
+        parties = [p for p in federation.engine.parties.values() if p.columns]
+        train = np.setdiff1d(federation.alignment.common, federation.held_out)
+        if all(is_image(p.frame[c].dtype) for p in parties for c in p.columns):
+            views = {"image": pl.Series("image", _side_by_side(federation, parties))}
+            categories = []
+        else:
+            views = {
+                column if party is active else f"{party.name}.{column}": series
+                for party in parties
+                for column, series in self._views(federation, party, train).items()
+            }
+            categories = [
+                c if p is active else f"{p.name}.{c}" for p in parties for c in p.categories
+            ]
+        special = active.frame.select(*active.id_rule.columns, *active.labels_columns)
+        pooled = Party(
+            "pooled",
+            special.with_columns(**views),
+            id=active.id_rule,
+            label=active.labels_columns,
+            columns=list(views),
+            categories=categories,
+            folder=active.folder,
+        )
+        one = Federation(pooled, (), federation.engine, seed=federation.seed)
+        one._common = federation._common
+        return one.view(federation.rows, federation.held_out)
+
+    def _views(self, federation: Federation, party: Party, train: Rows) -> dict[str, pl.Series]:
+        """A party's columns in the order of the active party's people."""
+        rows = _rows_of(federation, party)
+        return {c: party.frame[c].gather(rows) for c in party.columns}
+
+
+class MeanImputation(Pooled):
+    """The naive answer to missing views: all labelled people of the active party, each column that
+    a person's other parties would have to supply filled with its mean, or its most frequent value.
+
+    Like :class:`Pooled` it reads every table, which flatters it: a real federation could not.
+    """
+
+    def _people(self, federation: Federation) -> Federation:
+        return self._joined(federation.labelled())
+
+    def _views(self, federation: Federation, party: Party, train: Rows) -> dict[str, pl.Series]:
+        views = super()._views(federation, party, train)
+        if party is federation.active:
+            return views
+        missing = pl.Series(federation.alignment.position(party.name) < 0)
+        return {
+            column: pl.select(
+                pl.when(missing)
+                .then(_typical(series.gather(train), column in party.categories))
+                .otherwise(series)
+                .alias(column)
+            ).to_series()
+            for column, series in views.items()
+        }
+
+
+def _rows_of(federation: Federation, party: Party) -> pl.Series:
+    """For every person of the active party, the row at ``party``; null where it has none."""
+    active = federation.active
+    if party is active:
+        return pl.Series(np.arange(len(active)))
+    position = federation.alignment.position(party.name)
+    rows = party.shared_with(active.name)[position]
+    return pl.select(pl.when(pl.Series(position >= 0)).then(pl.Series(rows))).to_series()
+
+
+def _typical(series: pl.Series, categorical: bool) -> pl.Expr:
+    """The mean of numbers and dates, the most frequent value of anything else."""
+    if series.dtype.is_temporal() or (series.dtype.is_numeric() and not categorical):
+        return pl.lit(series.mean()).cast(
+            series.dtype if series.dtype.is_temporal() else pl.Float64
+        )
+    return pl.lit(series.drop_nulls().mode().sort().first(), dtype=series.dtype)
+
+
+def _side_by_side(federation: Federation, parties: list[Party]) -> NDArray[np.float32]:
+    """The parties' images joined along their width; a missing one is the mean image."""
+    strips = []
+    for party in parties:
+        held_out = np.empty(0, dtype=np.int64)
+        rows = _rows_of(federation, party)
+        if federation.held_out.size:
+            held_out = rows.gather(federation.held_out).drop_nulls().to_numpy()
+        learn_from = np.setdiff1d(np.arange(len(party)), held_out)
+        plan = FeaturePlan.fit(party.frame, party.columns, learn_from, party=party.name)
+        pixels = plan.transform(party.frame).numpy()
+        strip = np.zeros((len(rows), *pixels.shape[1:]), dtype=np.float32)
+        held = rows.is_not_null().to_numpy()
+        strip[held] = pixels[rows.drop_nulls().to_numpy()]
+        strips.append(strip)
+    return np.concatenate(strips, axis=3)
+
+
+class WithFallback(Method):
+    """A joint model where every party holds the person, and one that needs no partner elsewhere.
+
+    Args:
+        joint: For people whom all parties hold.
+        alone: For everybody else.
+    """
+
+    def __init__(self, joint: Method, alone: Method) -> None:
+        self.joint = joint
+        self.alone = alone
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Fit the joint model, then the other one."""
+        names = (f"{checkpoint}-joint", f"{checkpoint}-alone") if checkpoint else (None, None)
+        self.joint.fit(federation, checkpoint=names[0], on_epoch=on_epoch)
+        self.alone.fit(federation, checkpoint=names[1], on_epoch=on_epoch)
+        self.label_plan_, self.history_ = self.joint.label_plan_, self.joint.history_
+        return self
+
+    def sources(self, federation: Federation) -> NDArray[np.str_]:
+        """Which model scores each person of a view: ``joint`` or ``alone``."""
+        shared = np.isin(federation.rows, federation.alignment.common)
+        return np.where(shared, "joint", "alone")
+
+    def outputs(self, federation: Federation) -> NDArray[np.float64]:
+        """Predictions for everybody in a view; :meth:`sources` tells whose they are."""
+        sources = self.sources(federation)
+        out: NDArray[np.float64] | None = None
+        for source, model in (("joint", self.joint), ("alone", self.alone)):
+            chosen = sources == source
+            if chosen.any():
+                some = model.outputs(federation.view(federation.rows[chosen]))
+                if out is None:
+                    out = np.empty((len(sources), *some.shape[1:]))
+                out[chosen] = some
+        if out is None:
+            raise InterlaceError("there is nobody to score in this view of the federation")
+        return out
+
+    def save(self, name: str) -> None:
+        """Keep both models."""
+        self.joint.save(f"{name}-joint")
+        self.alone.save(f"{name}-alone")
+
+    def load(self, name: str, federation: Federation) -> Self:
+        """Take both models."""
+        self.joint.load(f"{name}-joint", federation)
+        self.alone.load(f"{name}-alone", federation)
+        self.label_plan_ = self.joint.label_plan_
+        return self

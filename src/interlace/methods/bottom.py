@@ -1,0 +1,306 @@
+"""A party's bottom model over its own columns, and the operations that every method asks of it."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from interlace.boundary.kinds import Control, Embedding, RowSelection
+from interlace.data.features import FeaturePlan
+from interlace.errors import PolicyError, Refused
+from interlace.models import (
+    BottomSpec,
+    Optimisation,
+    Randomness,
+    load_training_state,
+    seed_for,
+    seeded,
+    set_rate,
+    training_state,
+)
+from interlace.party import Party, PassiveSide, State, operation, read_state, write_state
+
+
+class BottomSettings(BaseModel):
+    """What the parties agree on about their bottom models before training."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bottom: BottomSpec = BottomSpec()
+    optimisation: Optimisation = Optimisation()
+    seed: int = 0
+
+
+class Bottom:
+    """Preprocessing, network and optimiser of one party.
+
+    Args:
+        party: Whose columns.
+        settings: What was agreed.
+        plan: The fitted preprocessing.
+
+    Rows are positions in the party's table.
+    """
+
+    def __init__(self, party: Party, settings: BottomSettings, plan: FeaturePlan) -> None:
+        self.party, self.settings, self.plan = party, settings, plan
+        seed = seed_for(settings.seed, "bottom", party.name)
+        if party.bottom is not None:
+            self.module: nn.Module = copy.deepcopy(party.bottom)
+        else:
+            self.module = seeded(lambda: settings.bottom.build(plan.spec), seed)
+        self.optimiser = settings.optimisation.optimiser(self.module)
+        self.randomness = Randomness(self.module, seed)
+        self.best: dict[str, Tensor] | None = None
+        self._pending: Tensor | None = None
+
+    @classmethod
+    def fit(cls, party: Party, settings: BottomSettings, learn_from: NDArray[np.int64]) -> Bottom:
+        """A fresh bottom model; columns are scaled and coded by the rows ``learn_from`` alone.
+
+        Raises:
+            DataError: no column is usable.
+            PolicyError: an own network hands columns through as they are.
+        """
+        plan = FeaturePlan.fit(
+            party.frame,
+            party.columns,
+            learn_from,
+            party=party.name,
+            file=party.file,
+            categories=party.categories,
+        )
+        bottom = cls(party, settings, plan)
+        bottom.refuse_copies()
+        return bottom
+
+    @cached_property
+    def x(self) -> Tensor:
+        """The party's whole table as the network reads it; never leaves."""
+        x = self.plan.transform(self.party.frame)
+        self.party.boundary.protect(x)
+        return x
+
+    @property
+    def width(self) -> int:
+        """Width d of the embedding."""
+        spec = self.plan.spec
+        self.module.eval()
+        with torch.no_grad():
+            return int(self.module(torch.zeros(1, *(spec.image or (spec.width,)))).shape[1])
+
+    def over(self, party: Party) -> Bottom:
+        """The same learnt model over another table of the same party."""
+        other = copy.copy(self)
+        other.party = party
+        other.__dict__.pop("x", None)
+        return other
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Embeddings (n, d) of a batch in training; the graph is kept for :meth:`backward`."""
+        self.module.train()
+        with self.randomness.stream():
+            self._pending = self.module(self.x[rows])
+        return self._pending.detach()
+
+    def backward(self, gradient: Tensor) -> None:
+        """Go on from the loss's gradient (n, d) at the cut, and take one step.
+
+        Raises:
+            Refused: no batch is waiting for a gradient, or it has another shape.
+        """
+        pending = self._pending
+        if pending is None or pending.shape != gradient.shape:
+            due = "none was due" if pending is None else f"{tuple(pending.shape)} was due"
+            raise Refused(f"a gradient of shape {tuple(gradient.shape)} came, {due}")
+        self._pending = None
+        self.optimiser.zero_grad()
+        pending.backward(gradient)
+        self.optimiser.step()
+
+    def embed(self, rows: Tensor) -> Tensor:
+        """Embeddings (n, d) outside of training."""
+        self.module.eval()
+        with torch.no_grad():
+            out: Tensor = self.module(self.x[rows])
+        return out
+
+    def set_rate(self, rate: float) -> None:
+        """Change the learning rate."""
+        set_rate(self.optimiser, rate)
+
+    def keep(self) -> None:
+        """Remember the weights as they are now."""
+        self.best = {k: v.clone() for k, v in self.module.state_dict().items()}
+
+    def recall(self) -> None:
+        """Go back to the weights remembered last, if any."""
+        if self.best is not None:
+            self.module.load_state_dict(self.best)
+
+    def state(self) -> State:
+        """Everything learnt, for a checkpoint or a saved model."""
+        tensors = training_state(self.module, self.optimiser, self.randomness)
+        tensors.update({f"best/{k}": v for k, v in (self.best or {}).items()})
+        meta: dict[str, Any] = {
+            "settings": self.settings.model_dump(mode="json"),
+            "plan": self.plan.to_json(),
+        }
+        return State(tensors, meta)
+
+    @classmethod
+    def from_state(cls, party: Party, state: State) -> Bottom:
+        """A bottom model as :meth:`state` gave it."""
+        settings = BottomSettings.model_validate(state.meta["settings"])
+        bottom = cls(party, settings, FeaturePlan.from_json(state.meta["plan"]))
+        load_training_state(state.tensors, bottom.module, bottom.optimiser, bottom.randomness)
+        best = {
+            k.removeprefix("best/"): v for k, v in state.tensors.items() if k.startswith("best/")
+        }
+        bottom.best = best or None
+        return bottom
+
+    def refuse_copies(self) -> None:
+        """Make sure that the network's outputs are not simply columns of the table.
+
+        Raises:
+            PolicyError: an embedding column equals an input column for all of some rows.
+        """
+        sample = torch.arange(min(64, len(self.party)))
+        x, h = self.x[sample].flatten(1), self.embed(sample).flatten(1)
+        varied = (x != x[:1]).any(0)
+        equal = (h[:, :, None] == x[:, None, varied]).all(0)
+        if len(sample) > 1 and bool(equal.any()):
+            raise PolicyError(
+                f"the bottom network of party '{self.party.name}' hands "
+                f"{int(equal.any(0).sum())} of its columns through unchanged, so records would "
+                "leave as embeddings; give it a network with a trained layer"
+            )
+
+
+class BottomSide(PassiveSide):
+    """What a passive party with a bottom model answers, whatever the method.
+
+    Rows are positions in the order of people shared with the active party.
+    """
+
+    bottom: Bottom
+
+    @operation
+    def begin(self, held_out: RowSelection, settings: Control) -> Control:
+        """Build the bottom model; ``held_out`` people have no say in how columns are scaled."""
+        learn_from = np.setdiff1d(np.arange(len(self.party)), self.mine(held_out).numpy())
+        self.bottom = Bottom.fit(self.party, BottomSettings.model_validate(settings), learn_from)
+        return {"width": self.bottom.width}
+
+    @operation
+    def embed(self, rows: RowSelection) -> Embedding:
+        """Embeddings outside of training."""
+        mine = self.mine(rows)
+        self.party.boundary.about(rows)
+        return self.bottom.embed(mine)
+
+    @operation
+    def schedule(self, settings: Control) -> None:
+        """Change the learning rate."""
+        self.bottom.set_rate(float(settings["rate"]))
+
+    @operation
+    def keep(self) -> None:
+        """Remember the weights as they are now."""
+        self.bottom.keep()
+
+    @operation
+    def recall(self) -> None:
+        """Go back to the weights remembered last."""
+        self.bottom.recall()
+
+    @operation
+    def checkpoint(self, at: Control) -> None:
+        """Keep everything that a resumed training needs, in this party's own folder."""
+        write_checkpoint(self.party, at["name"], int(at["epoch"]), self.bottom.state())
+
+    @operation
+    def resume(self, at: Control) -> Control:
+        """Go back to a checkpoint."""
+        state = read_checkpoint(self.party, at["name"], int(at["epoch"]))
+        self.bottom = Bottom.from_state(self.party, state)
+        return {"width": self.bottom.width}
+
+    @operation
+    def save(self, model: Control) -> None:
+        """Keep this party's part of the finished model in its own folder."""
+        write_state(self.party.path("models", model["name"]), self.bottom.state())
+
+    @operation
+    def load(self, model: Control) -> Control:
+        """Take this party's part of a finished model."""
+        state = read_state(self.party.path("models", model["name"]))
+        self.bottom = Bottom.from_state(self.party, state)
+        return {"width": self.bottom.width}
+
+    def forget_people(self) -> None:
+        """The bottom model stays, the former table's features go."""
+        self.bottom = self.bottom.over(self.party)
+
+    def mine(self, rows: Tensor) -> Tensor:
+        """Rows of this party's table for positions in the shared order.
+
+        Raises:
+            Refused: a position lies outside of the shared people.
+        """
+        shared = self._shared
+        if rows.numel():
+            low, high = torch.aminmax(rows)
+            if low.item() < 0 or high.item() >= len(shared):
+                raise Refused(
+                    f"party '{self.party.name}' was asked for a row outside of the "
+                    f"{len(shared):,} people it shares with '{self.partner}'"
+                )
+        return shared[rows]
+
+    @cached_property
+    def _shared(self) -> Tensor:
+        return torch.from_numpy(self.party.shared_with(self.partner))
+
+
+KEPT_CHECKPOINTS = 2  # a kill while parties write may leave some one epoch ahead of the others
+
+
+def write_checkpoint(party: Party, name: str, epoch: int, state: State) -> None:
+    """Keep a checkpoint with the noise generators of the party's guards; drop the oldest."""
+    tensors = {**state.tensors, **{f"boundary/{k}": v for k, v in party.boundary.state().items()}}
+    write_state(party.path("checkpoints", name, f"{epoch:06d}"), State(tensors, state.meta))
+    party.boundary.ledger.flush()
+    for old in _epochs(party, name)[:-KEPT_CHECKPOINTS]:
+        shutil.rmtree(party.path("checkpoints", name, f"{old:06d}"))
+
+
+def read_checkpoint(party: Party, name: str, epoch: int) -> State:
+    """Read a checkpoint and set the party's guards back to it."""
+    state = read_state(party.path("checkpoints", name, f"{epoch:06d}"))
+    inner = {k[9:]: v for k, v in state.tensors.items() if k.startswith("boundary/")}
+    party.boundary.load_state(inner)
+    rest = {k: v for k, v in state.tensors.items() if not k.startswith("boundary/")}
+    return State(rest, state.meta)
+
+
+def latest_checkpoint(party: Party, name: str) -> int | None:
+    """The newest epoch that a party has a checkpoint of."""
+    epochs = _epochs(party, name)
+    return epochs[-1] if epochs else None
+
+
+def _epochs(party: Party, name: str) -> list[int]:
+    folder = party.path("checkpoints", name)
+    if not folder.is_dir():
+        return []
+    return sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit())

@@ -1,0 +1,110 @@
+"""Every method by the name that jobs use."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from interlace.errors import JobError
+from interlace.methods.base import Method
+from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled
+from interlace.methods.vertical import AggVFL, SplitVFL
+from interlace.models import BottomSpec, Optimisation
+
+Role = Literal["method", "baseline", "upper bound"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as the catalogue lists it."""
+
+    make: type[Method]
+    title: str
+    role: Role
+    explanation: str
+
+
+CATALOGUE: dict[str, Entry] = {
+    "split": Entry(
+        SplitVFL,
+        "Split learning",
+        "method",
+        "Each party embeds its own columns; the active party trains a top model over the "
+        "embeddings of the shared people and returns gradients (splitVFL).",
+    ),
+    "agg": Entry(
+        AggVFL,
+        "Summed outputs",
+        "method",
+        "Each party's model gives its share of the logits, and the shares are added up (aggVFL).",
+    ),
+    "active_alone": Entry(
+        ActiveAlone,
+        "Active party alone",
+        "baseline",
+        "The active party's own columns and all of its labelled people; nobody else is asked.",
+    ),
+    "shared_only": Entry(
+        SplitVFL,
+        "Shared people only",
+        "baseline",
+        "Split learning on the shared people; everybody else's rows are left unused.",
+    ),
+    "mean_imputation": Entry(
+        MeanImputation,
+        "Missing views filled in",
+        "baseline",
+        "All labelled people of the active party; missing columns are filled with their mean or "
+        "most frequent value. Reads every table.",
+    ),
+    "pooled": Entry(
+        Pooled,
+        "Pooled",
+        "upper bound",
+        "All columns of the shared people in one table, as if no table had to stay at home.",
+    ),
+}
+
+_NESTED: dict[str, type[BaseModel]] = {"bottom": BottomSpec, "optimisation": Optimisation}
+
+
+def entry(name: str) -> Entry:
+    """A method's entry.
+
+    Raises:
+        JobError: no method has that name; the message suggests the nearest one.
+    """
+    if name not in CATALOGUE:
+        near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.4)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(CATALOGUE)}"
+        raise JobError(f"there is no method '{name}'; {hint}")
+    return CATALOGUE[name]
+
+
+def build_method(name: str, settings: dict[str, Any]) -> Method:
+    """Make a method from its name and the hyper-parameters of a job.
+
+    Raises:
+        JobError: there is no such method or hyper-parameter, or a value does not fit.
+    """
+    make = entry(name).make
+    known = list(inspect.signature(make).parameters)
+    arguments: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+            hint = f"did you mean '{near[0]}'?" if near else f"it takes: {', '.join(known)}"
+            raise JobError(f"the method '{name}' has no hyper-parameter '{key}'; {hint}")
+        if key in _NESTED:
+            try:
+                value = _NESTED[key].model_validate(value)
+            except ValidationError as e:
+                first = e.errors()[0]
+                where = ".".join(str(p) for p in (key, *first["loc"]))
+                raise JobError(f"the method '{name}': `{where}`: {first['msg']}") from e
+        arguments[key] = value
+    return make(**arguments)

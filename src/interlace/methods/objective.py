@@ -1,0 +1,93 @@
+"""From labels to a loss and from logits to predictions, for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from interlace.data.labels import LabelPlan
+from interlace.errors import DataError
+
+ClassWeight = Literal["balanced"] | Mapping[int, float] | None
+
+
+@dataclass
+class Objective:
+    """The loss of a task and its reading of logits.
+
+    Attributes:
+        task: ``binary``, ``multiclass``, ``multilabel`` or ``regression``.
+        outputs: How many numbers the model must give for one person.
+        weight: Loss weight of each class, or ``None``.
+        centre, scale: Mean and spread of a regression's training targets; the model learns the
+            standardised target.
+    """
+
+    task: str
+    outputs: int
+    weight: Tensor | None = None
+    centre: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def fit(cls, plan: LabelPlan, y: Tensor, class_weight: ClassWeight, party: str) -> Objective:
+        """Read what the loss needs off the training labels.
+
+        Raises:
+            DataError: the training people lack a class that other people of the party have, or
+                have one class only.
+        """
+        if plan.task == "regression":
+            spread = float(y.std()) if len(y) > 1 else 0.0
+            return cls(plan.task, 1, None, float(y.mean()), spread or 1.0)
+        if plan.task == "multilabel":
+            return cls(plan.task, y.shape[1])
+        counts = torch.bincount(y, minlength=len(plan.classes))
+        unseen = int((counts == 0).sum())
+        if unseen:
+            raise DataError(
+                f"{unseen} of {len(plan.classes)} classes do not occur among the {len(y):,} people "
+                "to train on, so the model could never name them",
+                party=party,
+                way_out="Share more people, hold out fewer, or drop the people of those classes",
+            )
+        weight = None
+        if class_weight == "balanced":
+            weight = len(y) / (len(counts) * counts.float())
+        elif class_weight is not None:
+            weight = torch.tensor([float(class_weight.get(c, 1.0)) for c in range(len(counts))])
+        return cls(plan.task, len(counts), weight)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a checkpoint or a saved model."""
+        weight = None if self.weight is None else self.weight.tolist()
+        return {**vars(self), "weight": weight}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Objective:
+        """What :meth:`to_json` gave."""
+        weight = data["weight"]
+        return cls(**{**data, "weight": None if weight is None else torch.tensor(weight)})
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Mean loss of (n, outputs) logits against (n,) or (n, m) labels."""
+        if self.task == "regression":
+            return F.mse_loss(logits[:, 0], (y - self.centre) / self.scale)
+        if self.task == "multilabel":
+            return F.binary_cross_entropy_with_logits(logits, y)
+        return F.cross_entropy(logits, y, self.weight)
+
+    def probabilities(self, logits: Tensor) -> NDArray[np.float64]:
+        """(n, classes) probabilities, (n, labels) probabilities, or (n,) regression estimates."""
+        if self.task == "regression":
+            return np.asarray(logits[:, 0].double() * self.scale + self.centre)
+        if self.task == "multilabel":
+            return np.asarray(logits.double().sigmoid())
+        return np.asarray(logits.double().softmax(1))

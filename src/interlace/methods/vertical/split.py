@@ -1,0 +1,499 @@
+"""Split learning over vertical parties: splitVFL and aggVFL (Liu et al., TKDE 2024, §2).
+
+Every party k embeds a batch with its own bottom model, h_k = f_k(x_k; θ_k). The active party joins
+the embeddings, computes the loss with its labels, and returns ∂L/∂h_k to each party, which goes on
+through its own model::
+
+    active                                         passive k
+      │ ── begin(held-out rows, settings) ──────────► │   builds f_k, scales its columns
+      │ ◄───────────────────────── width of h_k ───── │
+      │ for every batch:                              │
+      │ ── forward(rows) ───────────────────────────► │
+      │ ◄──────────────────────────────── h_k ─────── │
+      │ ── backward(∂L/∂h_k) ───────────────────────► │   θ_k ← θ_k − η ∂L/∂θ_k
+      │ after every epoch: embed(validation rows), keep or recall the best, checkpoint
+
+splitVFL trains a top model on the joined embeddings; aggVFL adds the parties' outputs up and has
+no top model. When the active party has no columns of its own they are the _c variants.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+from torch import Tensor, nn
+
+from interlace.boundary.kinds import Embedding, Gradient, RowSelection
+from interlace.data.labels import LabelPlan
+from interlace.errors import InterlaceError, JobError, Refused
+from interlace.federation import Federation, Rows
+from interlace.methods.base import (
+    Clock,
+    EarlyStopping,
+    Epoch,
+    Method,
+    OnEpoch,
+    batches,
+    history_from_json,
+    history_to_json,
+    keep_aside,
+)
+from interlace.methods.bottom import (
+    Bottom,
+    BottomSettings,
+    BottomSide,
+    latest_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from interlace.methods.objective import ClassWeight, Objective
+from interlace.models import (
+    BottomSpec,
+    Optimisation,
+    Randomness,
+    load_training_state,
+    mlp,
+    seed_for,
+    seeded,
+    set_rate,
+    training_state,
+)
+from interlace.party import Peer, State, operation, read_state, write_state
+
+CHUNK = 8192  # people embedded in one message outside of training
+
+
+class SplitSide(BottomSide):
+    """What a passive party answers in split learning."""
+
+    @operation
+    def forward(self, rows: RowSelection) -> Embedding:
+        """Embeddings of a batch, in training."""
+        mine = self.mine(rows)
+        self.party.boundary.about(rows)
+        return self.bottom.forward(mine)
+
+    @operation
+    def backward(self, gradient: Gradient) -> None:
+        """Learn from the gradient at the cut, for the batch embedded last."""
+        self.bottom.backward(gradient)
+
+
+class _Split(Method):
+    """What splitVFL and aggVFL share: everything but how embeddings become a prediction."""
+
+    epochs: int
+    batch_size: int
+    bottom: BottomSpec
+    optimisation: Optimisation
+    class_weight: ClassWeight
+    validation: float
+    patience: int | None
+
+    def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
+        raise NotImplementedError
+
+    def _bottom_spec(self, outputs: int) -> BottomSpec:
+        return self.bottom
+
+    def _people(self, federation: Federation) -> Federation:
+        """Whom the method learns from."""
+        return federation.shared().labelled()
+
+    def _open(self, federation: Federation) -> dict[str, Peer]:
+        """The partners it talks to."""
+        return federation.open("split", SplitSide)
+
+    # -- learning -----------------------------------------------------------------------------
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Learn from the shared, labelled people of a view; see :meth:`Method.fit`."""
+        fed = self._people(federation)
+        self._start(fed)
+        y = fed.y
+        strata = y if self.objective_.task in ("binary", "multiclass") else None
+        train, aside = keep_aside(len(y), self.validation, fed.seed, strata)
+        stopping = EarlyStopping(self.patience)
+        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
+        rate = self.optimisation.learning_rate
+        y_train, y_aside = y[train], y[aside]
+        rows_train, rows_aside = fed.rows[train], fed.rows[aside]
+        where = {name: fed.positions(name, rows_train) for name in self.peers_}
+        own = torch.from_numpy(rows_train)
+        clock = Clock()
+        for epoch in range(done, self.epochs):
+            if done and stopping.over(epoch - 1):
+                break
+            rate = self._set_rate(epoch, rate)
+            total = torch.zeros(())
+            for batch in batches(len(train), self.batch_size, fed.seed, epoch):
+                positions = {name: p[batch] for name, p in where.items()}
+                total += self._step(fed, positions, own[batch], y_train[batch]) * len(batch)
+            validation = None
+            if len(aside):
+                logits = self._logits(fed, rows_aside)
+                validation = self.objective_.loss(logits, y_aside).item()
+                if stopping.better(epoch, validation):
+                    self._keep()
+            record = Epoch(epoch + 1, total.item() / len(train), validation, clock.lap())
+            self.history_.append(record)
+            if checkpoint:
+                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
+            if on_epoch:
+                on_epoch(record)
+            if len(aside) and stopping.over(epoch):
+                break
+        if len(aside):
+            self._recall()
+        return self
+
+    def _start(self, fed: Federation) -> None:
+        """Agree with every partner on the bottom models, and build the active party's own parts."""
+        self.label_plan_ = fed.label_plan
+        self.objective_ = Objective.fit(fed.label_plan, fed.y, self.class_weight, fed.active.name)
+        settings = BottomSettings(
+            bottom=self._bottom_spec(self.objective_.outputs),
+            optimisation=self.optimisation,
+            seed=fed.seed,
+        )
+        self.history_: list[Epoch] = []
+        self._meet(fed, self._open(fed))
+        self.widths_: dict[str, int] = {}
+        for name, peer in self.peers_.items():
+            held_out = fed.alignment.position(name)[fed.held_out]
+            answer = peer.ask(
+                SplitSide.begin,
+                torch.from_numpy(held_out[held_out >= 0]),
+                settings.model_dump(mode="json"),
+            )
+            self.widths_[name] = int(answer["width"])
+        self.own_: Bottom | None = None
+        widths = list(self.widths_.values())
+        if fed.active.columns:
+            learn_from = np.setdiff1d(np.arange(len(fed.active)), fed.held_out)
+            self.own_ = Bottom.fit(fed.active, settings, learn_from)
+            widths.append(self.own_.width)
+        self._assemble(widths, fed.seed)
+
+    def _meet(self, fed: Federation, peers: dict[str, Peer]) -> None:
+        self.active_, self.peers_ = fed.active, peers
+        self.session_ = next((peer.session for peer in peers.values()), None)
+
+    def _assemble(self, widths: Sequence[int], seed: int) -> None:
+        top_seed = seed_for(seed, "top")
+        self.top_ = seeded(lambda: self._build_top(widths, self.objective_.outputs), top_seed)
+        self.randomness_ = Randomness(self.top_, top_seed)
+        trained = any(True for _ in self.top_.parameters())
+        self.optimiser_ = self.optimisation.optimiser(self.top_) if trained else None
+        self.best_top_: dict[str, Tensor] | None = None
+
+    def _step(
+        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
+    ) -> Tensor:
+        """One batch: embeddings in, gradients out. Returns the mean loss."""
+        boundary = fed.active.boundary
+        boundary.round += 1
+        cuts = [
+            self._expect(name, peer.ask(SplitSide.forward, positions[name]), len(y))
+            .detach()
+            .requires_grad_()
+            for name, peer in self.peers_.items()
+        ]
+        if self.own_ is not None:
+            cuts.append(self.own_.forward(own).requires_grad_())
+        self.top_.train()
+        with self.randomness_.stream():
+            loss = self.objective_.loss(self.top_(cuts), y)
+        if self.optimiser_ is not None:
+            self.optimiser_.zero_grad()
+        loss.backward()
+        for (name, peer), cut in zip(self.peers_.items(), cuts, strict=False):
+            assert cut.grad is not None
+            boundary.about(positions[name])
+            peer.ask(SplitSide.backward, cut.grad)
+        if self.own_ is not None and cuts[-1].grad is not None:
+            self.own_.backward(cuts[-1].grad)
+        if self.optimiser_ is not None:
+            self.optimiser_.step()
+        return loss.detach()
+
+    def _set_rate(self, epoch: int, before: float) -> float:
+        rate = self.optimisation.rate(epoch, self.epochs)
+        if rate != before:
+            for peer in self.peers_.values():
+                peer.ask(SplitSide.schedule, {"rate": rate})
+            if self.own_ is not None:
+                self.own_.set_rate(rate)
+            if self.optimiser_ is not None:
+                set_rate(self.optimiser_, rate)
+        return rate
+
+    def _keep(self) -> None:
+        for peer in self.peers_.values():
+            peer.ask(SplitSide.keep)
+        if self.own_ is not None:
+            self.own_.keep()
+        self.best_top_ = {k: v.clone() for k, v in self.top_.state_dict().items()}
+
+    def _recall(self) -> None:
+        for peer in self.peers_.values():
+            peer.ask(SplitSide.recall)
+        if self.own_ is not None:
+            self.own_.recall()
+        if self.best_top_ is not None:
+            self.top_.load_state_dict(self.best_top_)
+
+    # -- predicting ---------------------------------------------------------------------------
+
+    def outputs(self, federation: Federation) -> NDArray[np.float64]:
+        """Predictions for a view's people, all of whom every party must hold."""
+        if not hasattr(self, "top_"):
+            raise NotFittedError(f"this {type(self).__name__} has learnt nothing yet; call `fit`")
+        if not len(federation.rows):
+            raise InterlaceError("there is nobody to score in this view of the federation")
+        if self.session_ is not None:
+            self.peers_ = federation.peers(self.session_)
+        if self.own_ is not None and self.own_.party is not federation.active:
+            self.own_ = self.own_.over(federation.active)
+        return self.objective_.probabilities(self._logits(federation, federation.rows))
+
+    def _logits(self, fed: Federation, rows: Rows) -> Tensor:
+        where = {name: fed.positions(name, rows) for name in self.peers_}
+        out = []
+        self.top_.eval()
+        for start in range(0, len(rows), CHUNK):
+            chunk = slice(start, start + CHUNK)
+            count = len(rows[chunk])
+            cuts = [
+                self._expect(name, peer.ask(SplitSide.embed, where[name][chunk]), count)
+                for name, peer in self.peers_.items()
+            ]
+            if self.own_ is not None:
+                cuts.append(self.own_.embed(torch.from_numpy(rows[chunk])))
+            with torch.no_grad():
+                out.append(self.top_(cuts))
+        return torch.cat(out)
+
+    def _expect(self, party: str, embedding: Tensor, count: int) -> Tensor:
+        """An embedding of the agreed shape, or a refusal.
+
+        Raises:
+            Refused: the partner answered for other rows or with another width.
+        """
+        due = (count, self.widths_[party])
+        if tuple(embedding.shape) != due:
+            raise Refused(
+                f"party '{party}' answered with an embedding of shape {tuple(embedding.shape)}, "
+                f"{due} was asked for"
+            )
+        return embedding
+
+    # -- keeping ------------------------------------------------------------------------------
+
+    def save(self, name: str) -> None:
+        """Every party keeps its own part of the model under ``name`` in its own folder."""
+        for peer in self.peers_.values():
+            peer.ask(SplitSide.save, {"name": name})
+        write_state(self.active_.path("models", name), self._state(EarlyStopping(None)))
+
+    def load(self, name: str, federation: Federation) -> Self:
+        """Take the parts that :meth:`save` kept; the hyper-parameters must be the same."""
+        self._meet(federation, self._open(federation))
+        self.widths_ = {
+            n: int(peer.ask(SplitSide.load, {"name": name})["width"])
+            for n, peer in self.peers_.items()
+        }
+        state = read_state(federation.active.path("models", name))
+        self._take(state, federation.seed)
+        return self
+
+    def _checkpoint(self, fed: Federation, name: str, epoch: int, stopping: EarlyStopping) -> None:
+        for peer in self.peers_.values():
+            peer.ask(SplitSide.checkpoint, {"name": name, "epoch": epoch})
+        state = self._state(stopping)
+        state.meta["made_for"] = self._fingerprint(fed)
+        write_checkpoint(fed.active, name, epoch, state)
+
+    def _resume(self, fed: Federation, name: str, stopping: EarlyStopping) -> int:
+        """Go back to the last checkpoint, if there is one. Returns the epochs done."""
+        epoch = latest_checkpoint(fed.active, name)
+        if epoch is None:
+            return 0
+        state = read_checkpoint(fed.active, name, epoch)
+        if state.meta["made_for"] != self._fingerprint(fed):
+            raise JobError(
+                f"the checkpoint '{name}' was made with other settings or other people; "
+                "choose another run folder, or the job as it was"
+            )
+        for n, peer in self.peers_.items():
+            answer = peer.ask(SplitSide.resume, {"name": name, "epoch": epoch})
+            self.widths_[n] = int(answer["width"])
+        self._take(state, fed.seed)
+        stopping.best, stopping.best_epoch = state.meta["best"]
+        return epoch
+
+    def _fingerprint(self, fed: Federation) -> str:
+        text = f"{sorted(self.get_params().items())!r} {fed.seed}"
+        return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
+
+    def _state(self, stopping: EarlyStopping) -> State:
+        if self.optimiser_ is not None:
+            tensors = training_state(self.top_, self.optimiser_, self.randomness_)
+        else:
+            tensors = {"randomness": self.randomness_.generator.get_state()}
+        tensors = {f"top/{k}": v for k, v in tensors.items()}
+        tensors.update({f"best/{k}": v for k, v in (self.best_top_ or {}).items()})
+        meta: dict[str, Any] = {
+            "label_plan": self.label_plan_.to_json(),
+            "objective": self.objective_.to_json(),
+            "widths": self.widths_,
+            "history": history_to_json(self.history_),
+            "best": [stopping.best, stopping.best_epoch],
+            "round": self.active_.boundary.round,
+            "own": None,
+        }
+        if self.own_ is not None:
+            own = self.own_.state()
+            tensors.update({f"own/{k}": v for k, v in own.tensors.items()})
+            meta["own"] = own.meta
+        return State(tensors, meta)
+
+    def _take(self, state: State, seed: int) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {
+                k.removeprefix(prefix): v for k, v in state.tensors.items() if k.startswith(prefix)
+            }
+
+        meta = state.meta
+        self.label_plan_ = LabelPlan.from_json(meta["label_plan"])
+        self.objective_ = Objective.from_json(meta["objective"])
+        self.history_ = history_from_json(meta["history"])
+        self.own_ = None
+        widths = [int(w) for w in meta["widths"].values()]
+        if meta["own"] is not None:
+            self.own_ = Bottom.from_state(self.active_, State(part("own/"), meta["own"]))
+            widths.append(self.own_.width)
+        self._assemble(widths, seed)
+        if self.optimiser_ is not None:
+            load_training_state(part("top/"), self.top_, self.optimiser_, self.randomness_)
+        self.best_top_ = part("best/") or None
+        self.active_.boundary.round = int(meta["round"])
+
+
+class SplitVFL(_Split):
+    """splitVFL: a trained top model over the parties' joined embeddings.
+
+    Works for two to many parties; binary, multi-class, multi-label and regression; tables and
+    images; with columns at the active party or, as splitVFL_c, without.
+
+    Args:
+        epochs: Most passes over the shared people.
+        batch_size: People in one message.
+        bottom: The network each party builds, unless it brings its own.
+        top: Widths of the top model's hidden layers, or an own module from (n, Σd_k) to logits.
+        dropout: Share of the top model's hidden units left out in training.
+        optimisation: Learning rate, weight decay and schedule.
+        class_weight: ``balanced``, a weight by class number, or ``None``.
+        validation: Share of the training people kept aside to choose the best epoch.
+        patience: Stop after that many epochs without a better validation loss; ``None`` never.
+
+    Source: Liu et al., "Vertical Federated Learning: Concepts, Advances and Challenges",
+    arXiv 2211.12814, §2 and algorithm 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 30,
+        batch_size: int = 256,
+        bottom: BottomSpec = BottomSpec(),
+        top: Sequence[int] | nn.Module = (64,),
+        dropout: float = 0.0,
+        optimisation: Optimisation = Optimisation(),
+        class_weight: ClassWeight = None,
+        validation: float = 0.1,
+        patience: int | None = 5,
+    ) -> None:
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.bottom = bottom
+        self.top = top
+        self.dropout = dropout
+        self.optimisation = optimisation
+        self.class_weight = class_weight
+        self.validation = validation
+        self.patience = patience
+
+    def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
+        if isinstance(self.top, nn.Module):
+            return _Joined(copy.deepcopy(self.top))
+        return _Joined(mlp(sum(widths), self.top, outputs, self.dropout))
+
+
+class AggVFL(_Split):
+    """aggVFL: the parties' outputs are added up, without a trained top model.
+
+    The active party sees each party's contribution to the logits; a passive party's gradient at
+    the cut is ∂L/∂logits itself, which names the label: guard it, or take splitVFL.
+
+    Args: as for :class:`SplitVFL`; the width of every bottom model is the number of logits.
+
+    Source: Liu et al., arXiv 2211.12814, §2.1 (aggVFL).
+    """
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 30,
+        batch_size: int = 256,
+        bottom: BottomSpec = BottomSpec(),
+        optimisation: Optimisation = Optimisation(),
+        class_weight: ClassWeight = None,
+        validation: float = 0.1,
+        patience: int | None = 5,
+    ) -> None:
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.bottom = bottom
+        self.optimisation = optimisation
+        self.class_weight = class_weight
+        self.validation = validation
+        self.patience = patience
+
+    def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
+        return _Summed()
+
+    def _bottom_spec(self, outputs: int) -> BottomSpec:
+        return self.bottom.model_copy(update={"width": outputs})
+
+
+class _Joined(nn.Module):
+    """The top model over the concatenation h_1 ∘ … ∘ h_K."""
+
+    def __init__(self, top: nn.Module) -> None:
+        super().__init__()
+        self.top = top
+
+    def forward(self, cuts: list[Tensor]) -> Tensor:
+        out: Tensor = self.top(torch.cat(cuts, 1))
+        return out
+
+
+class _Summed(nn.Module):
+    """The sum h_1 + … + h_K."""
+
+    def forward(self, cuts: list[Tensor]) -> Tensor:
+        return torch.stack(cuts).sum(0)
