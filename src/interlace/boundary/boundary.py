@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -52,9 +52,7 @@ class Boundary:
             deployment must: whoever knows the seed can take the noise off again.
     """
 
-    def __init__(
-        self, party: str, policy: Policy, ledger: Ledger, seed: int | None = None
-    ) -> None:
+    def __init__(self, party: str, policy: Policy, ledger: Ledger, seed: int | None = None) -> None:
         self.party, self.policy, self.ledger = party, policy, ledger
         self.generator = torch.Generator()
         if seed is None:
@@ -64,17 +62,18 @@ class Boundary:
         self.round = 0
         self.sent_bytes = 0
         self._chains: dict[tuple[Kind, str], Chain] = {}
-        self._private: list[tuple[int, int, StorageWeakRef]] = []
+        self._private: list[tuple[int, int, Callable[[], bool]]] = []
         self._about: Tensor | None = None
 
     def protect(self, *tensors: Tensor) -> None:
         """Mark tensors that hold records: nothing that shares their memory can leave, whether as
         a view, through NumPy, or under another kind. (A copy can: the policy does not know what
         a method's numbers mean.)"""
-        self._private = [entry for entry in self._private if not entry[2].expired()]
+        self._private = [entry for entry in self._private if not entry[2]()]
         for storage in (t.untyped_storage() for t in tensors if t.numel()):
             start = storage.data_ptr()
-            self._private.append((start, start + storage.nbytes(), StorageWeakRef(storage)))
+            freed = StorageWeakRef(storage).expired  # type: ignore[no-untyped-call]
+            self._private.append((start, start + storage.nbytes(), freed))
 
     def about(self, rows: Tensor) -> None:
         """Say which people the next released value is about (for guards that keep account)."""
@@ -224,8 +223,8 @@ class Boundary:
         start = storage.data_ptr()
         end = start + storage.nbytes()
         return any(
-            start < their_end and their_start < end and not storage_of.expired()
-            for their_start, their_end, storage_of in self._private
+            start < its_end and its_start < end and not freed()
+            for its_start, its_end, freed in self._private
         )
 
     def _fingerprint(self) -> Tensor:

@@ -42,11 +42,10 @@ NEVER_LEAVES = frozenset({Kind.RAW_FEATURES, Kind.LABELS})
 
 @dataclass(frozen=True)
 class Form:
-    """The shape of values that a kind admits: number family, dimensions, finiteness."""
+    """What values a kind admits: number family and dimensions. Floats must be finite."""
 
     numbers: str  # "float", "int", "byte" or "json"
     dims: tuple[int, ...] = ()
-    finite: bool = True
 
 
 FORMS: dict[Kind, Form] = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -26,10 +26,12 @@ from interlace.errors import InterlaceError
 Direction = Literal["sent", "received", "refused"]
 GENESIS = "0" * 32
 FLUSH_EVERY = 4096  # rows kept in memory before they are written in one transaction
+LONGEST_STRETCH = 32  # lines in a part of a transcript that is looked for again
 
 _COLUMNS = (
-    "time REAL, direction TEXT, session TEXT, operation TEXT, kind TEXT, sender TEXT, receiver TEXT, "
-    "round INTEGER, shape TEXT, dtype TEXT, bytes_before INTEGER, bytes_after INTEGER, guard TEXT"
+    "time REAL, direction TEXT, session TEXT, operation TEXT, kind TEXT, sender TEXT, "
+    "receiver TEXT, round INTEGER, shape TEXT, dtype TEXT, bytes_before INTEGER, "
+    "bytes_after INTEGER, guard TEXT"
 )
 
 
@@ -75,17 +77,26 @@ class Ledger:
 
     Args:
         path: The SQLite file; ``None`` keeps the ledger in memory. An existing file is continued.
+
+    Raises:
+        InterlaceError: the file cannot be made or opened, or is something else.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path or ":memory:")
-        self._db.execute(
-            f"CREATE TABLE IF NOT EXISTS ledger (row INTEGER PRIMARY KEY, {_COLUMNS}, hash TEXT)"
-        )
-        last = self._db.execute("SELECT hash FROM ledger ORDER BY row DESC LIMIT 1").fetchone()
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path or ":memory:")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS ledger "
+                f"(row INTEGER PRIMARY KEY, {_COLUMNS}, hash TEXT)"
+            )
+            last = self._db.execute("SELECT hash FROM ledger ORDER BY row DESC LIMIT 1").fetchone()
+        except (OSError, sqlite3.Error) as e:
+            raise InterlaceError(
+                f"the ledger {path} cannot be opened ({e}); choose another run folder"
+            ) from e
         self._head: str = last[0] if last else GENESIS
         self._waiting: list[Entry] = []
 
@@ -166,43 +177,58 @@ class Ledger:
         """What was sent and received by operation, kind and partner, in order of appearance."""
         self.flush()
         rows = self._db.execute(
-            "SELECT total.*, first.shape, first.dtype, first.guard FROM (SELECT session, operation, "
-            "kind, sender, receiver, count(*), sum(bytes_before), sum(bytes_after), min(row) AS row "
-            "FROM ledger WHERE direction != 'refused' "
+            "SELECT total.*, first.shape, first.dtype, first.guard FROM (SELECT session, "
+            "operation, kind, sender, receiver, count(*), sum(bytes_before), sum(bytes_after), "
+            "min(row) AS row FROM ledger WHERE direction != 'refused' "
             "GROUP BY session, operation, kind, sender, receiver) AS total "
             "JOIN ledger AS first USING (row) ORDER BY row"
         )
         return [Summary(*row[:8], *row[9:]) for row in rows]
 
     def transcript(self) -> str:
-        """The conversation as a readable table, one line a message kind in a row of equal ones."""
-        lines: list[tuple[str, str, str, str]] = []
-        counts: list[int] = []
-        for e in self.entries():
-            line = (f"{e.sender} → {e.receiver}", e.operation, e.kind, f"{e.dtype} {e.shape}".strip())
-            if lines and lines[-1] == line:
-                counts[-1] += 1
-            else:
-                lines.append(line)
-                counts.append(1)
-        widths = [max((len(row[i]) for row in lines), default=0) for i in range(4)]
-        return "\n".join(
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + f"  ×{n}"
-            for row, n in zip(lines, counts, strict=True)
-        )
+        """The conversation as a readable table.
 
-    def verify(self) -> int | None:
-        """Check the chain. Returns the number of the first row that does not fit, or ``None``."""
+        A stretch of lines that repeats stands once, with the number of times in front and a bar
+        beside it. In a shape, n is the number of people.
+        """
+        lines = []
+        for e in self.entries():
+            shape = "×".join(["n", *e.shape.split("×")[1:]]) if e.shape else ""
+            note = "refused" if e.direction == "refused" else e.guard
+            form = f"{e.dtype} {shape}".strip()
+            lines.append((f"{e.sender} → {e.receiver}", e.operation, e.kind, form, note))
+        widths = [max((len(line[i]) for line in lines), default=0) for i in range(5)]
+        out = []
+        for start, length, times in _stretches(lines):
+            for line in lines[start : start + length]:
+                cells = "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))
+                first = f"{times} ×" if times > 1 and line is lines[start] else ""
+                out.append(f"{first:>9} {'│' if times > 1 else ' '} {cells}".rstrip())
+        return "\n".join(out)
+
+    def verify(self, head: str | None = None) -> int | None:
+        """Check the chain.
+
+        Args:
+            head: A head that was kept elsewhere, of now or of earlier; without it, rows cut off
+                the end of the file before it was opened cannot be noticed, nor a chain that was
+                made anew.
+
+        Returns:
+            The number of the first row that does not fit (one more than there are, if the last
+            ones are missing), or ``None``.
+        """
         self.flush()
-        head = GENESIS
+        found, expected, kept = GENESIS, 0, head in (None, GENESIS)
         names = ",".join(("row", *Entry._fields, "hash"))
         for expected, (number, *fields, stored) in enumerate(
             self._db.execute(f"SELECT {names} FROM ledger ORDER BY row"), start=1
         ):
-            head = _chain(head, Entry(*fields))
-            if head != stored or number != expected:
+            found = _chain(found, Entry(*fields))
+            if found != stored or number != expected:
                 return expected
-        return None if head == self._head else -1
+            kept = kept or found == head
+        return None if kept and found == self._head else expected + 1
 
     def close(self) -> None:
         """Write what waits and close the file."""
@@ -212,6 +238,21 @@ class Ledger:
 
 def _chain(head: str, entry: Entry) -> str:
     return blake2b(f"{head}{tuple(entry)!r}".encode(), digest_size=16).hexdigest()
+
+
+def _stretches(lines: Sequence[object]) -> Iterator[tuple[int, int, int]]:
+    """Cut lines into stretches (start, length, times in a row), taking what covers most."""
+    at = 0
+    while at < len(lines):
+        length, times = 1, 1
+        for period in range(1, min(LONGEST_STRETCH, (len(lines) - at) // 2) + 1):
+            end = at + period
+            while lines[end : end + period] == lines[at : at + period]:
+                end += period
+            if end > at + period and end - at > length * times:
+                length, times = period, (end - at) // period
+        yield at, length, times
+        at += length * times
 
 
 def _payload(part: Part) -> int:

@@ -22,6 +22,9 @@ from interlace.errors import Refused
 Value = Tensor | dict[str, Any]
 
 MAX_MESSAGE_BYTES = 2**31
+MAX_HEADER_BYTES = 2**20
+MAX_PARTS = 64
+MAX_NAME = 256
 _ROUND_DIGITS = 10  # a fixed width keeps the encoded size independent of the round
 
 
@@ -65,9 +68,15 @@ class Message:
         """The message as bytes (safetensors with a JSON header in its metadata)."""
         tensors: dict[str, Tensor] = {}
         header: list[list[Any]] = []
+        seen: set[int] = set()
         for i, part in enumerate(self.parts):
             own = part.tensors()
-            tensors.update({f"{i}.{name}": t.detach().contiguous() for name, t in own.items()})
+            for name, tensor in own.items():
+                tensor = tensor.detach().contiguous()
+                address = tensor.untyped_storage().data_ptr()
+                # Safetensors does not take two tensors that share memory.
+                tensors[f"{i}.{name}"] = tensor.clone() if address in seen else tensor
+                seen.add(address)
             header.append([part.kind.value, part.codec, None if own else part.value])
         meta = {
             "session": self.session,
@@ -80,7 +89,7 @@ class Message:
         return bytes(save(tensors, metadata=meta))
 
     def encoded_size(self) -> int:
-        """Length of :meth:`encode` in bytes, from a cache keyed by everything the length hangs on."""
+        """Length of :meth:`encode` in bytes, from a cache keyed by all that the length hangs on."""
         if not self._size:
             self._size = self._measure()
         return self._size
@@ -116,32 +125,46 @@ def decode(blob: bytes) -> Message:
     try:
         tensors, meta = _open(blob)
         header = json.loads(meta["parts"])
-        parts = []
+        if len(header) > MAX_PARTS:
+            raise ValueError("too many parts")
+        parts, read = [], 0
         for i, (kind, codec, value) in enumerate(header):
             prefix = f"{i}."
             own = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
+            read += len(own)
             if codec:
+                _name(codec)
                 parts.append(Part(Kind(kind), torch.empty(0), codec, own))
             elif own:
-                parts.append(Part(Kind(kind), own[""]))
+                (tensor,) = own.values()
+                parts.append(Part(Kind(kind), tensor))
             else:
                 parts.append(Part(Kind(kind), value))
-        return Message(
-            meta["session"],
-            meta["operation"],
-            meta["from"],
-            meta["to"],
-            int(meta["round"]),
-            tuple(parts),
+        if read < len(tensors):
+            raise ValueError("tensors of no part")
+        session, operation, sender, receiver, turn = (
+            _name(meta[field]) for field in ("session", "operation", "from", "to", "round")
         )
-    except (SafetensorError, KeyError, ValueError, TypeError, UnicodeDecodeError) as e:
-        raise Refused(f"the received bytes are not an interlace message ({type(e).__name__})") from e
+        if len(turn) != _ROUND_DIGITS or not turn.isdecimal():
+            raise ValueError("not a round")
+        return Message(session, operation, sender, receiver, int(turn), tuple(parts), len(blob))
+    except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as e:
+        raise Refused(
+            f"the received bytes are not an interlace message ({type(e).__name__})"
+        ) from e
+
+
+def _name(sent: Any) -> str:
+    """A name that a partner sent: it goes into the ledger, onto screens and into reports."""
+    if not isinstance(sent, str) or len(sent) > MAX_NAME or not sent.isprintable():
+        raise ValueError("not a name")
+    return sent
 
 
 def _open(blob: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a safetensors blob (the library reads metadata from files only)."""
     length = int.from_bytes(blob[:8], "little")
-    if not 0 < length <= len(blob) - 8:
+    if not 0 < length <= min(len(blob) - 8, MAX_HEADER_BYTES):
         raise ValueError("header length out of range")
     header = json.loads(blob[8 : 8 + length])
     return load(blob), header["__metadata__"]

@@ -6,7 +6,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from interlace.boundary.kinds import NEVER_LEAVES, Kind
+from interlace.boundary.guards import build_guard, chain
+from interlace.boundary.kinds import FORMS, NEVER_LEAVES, Kind
+from interlace.errors import PolicyError
 
 
 class Policy(BaseModel):
@@ -17,7 +19,7 @@ class Policy(BaseModel):
             ``model weights`` must be asked for, since in a vertical federation nobody needs them.
         guards: For a kind, the guards that every value of it passes before it leaves, in order,
             as ``[{"clip": {"norm": 1.0}}, {"gaussian": {"epsilon": 8.0, ...}}]``
-            (see :mod:`interlace.boundary.guards`).
+            (see :mod:`interlace.boundary.guards`). Only kinds made of real numbers can be guarded.
         max_bytes: Most bytes that may leave in one run; ``None`` sets no limit.
     """
 
@@ -32,4 +34,17 @@ class Policy(BaseModel):
         asked = sorted(k.value for k in self.allow & NEVER_LEAVES)
         if asked:
             raise ValueError(f"no policy can allow {' or '.join(asked)} to leave a party")
+        return self
+
+    @model_validator(mode="after")
+    def _guards_exist(self) -> Self:
+        for kind, guards in self.guards.items():
+            if kind in NEVER_LEAVES:
+                raise ValueError(f"{kind} never leave a party, so no guard can stand before them")
+            if FORMS[kind].numbers != "float":
+                raise ValueError(f"{kind} cannot be guarded: guards change real numbers alone")
+            try:
+                chain(*map(build_guard, guards))
+            except PolicyError as e:
+                raise ValueError(f"the guards of {kind}: {e}") from e
         return self
