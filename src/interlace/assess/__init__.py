@@ -1,0 +1,15 @@
+"""What a model is worth: utility on held-out people, with intervals over seeds."""
+
+from interlace.assess.intervals import Interval, interval, paired
+from interlace.assess.utility import MEASURES, Measure, Utility, evaluate, main_measures
+
+__all__ = [
+    "MEASURES",
+    "Interval",
+    "Measure",
+    "Utility",
+    "evaluate",
+    "interval",
+    "main_measures",
+    "paired",
+]
