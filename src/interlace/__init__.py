@@ -21,5 +21,6 @@ __getattr__, __dir__, __all__ = _lazy.attach(
             "WithFallback",
         ],
         "runner": ["run"],
+        "serve.batch": ["predict"],
     },
 )

@@ -53,6 +53,7 @@ class Federation:
         self.seed = seed
         self.rows: Rows = np.arange(len(active), dtype=np.int64)
         self.held_out: Rows = np.empty(0, dtype=np.int64)
+        self._tag = ""
         self._common = _Common()
 
     @classmethod
@@ -233,7 +234,21 @@ class Federation:
         other.engine = InProcess(parties, wire=self.engine.wire)
         other.rows = np.arange(len(other.active), dtype=np.int64)
         other.held_out = np.empty(0, dtype=np.int64)
-        other._common = replace(self._common, alignment=None, label_plan=self.label_plan)
+        other._common = replace(self._common, alignment=None)
+        return other
+
+    def fresh(self, seed: int, tag: str) -> Self:
+        """The same people and ledgers for a training of its own: another seed, guards from new.
+
+        Args:
+            seed: Seeds everything random.
+            tag: Names the conversations in the ledger, so that their messages can be told apart.
+        """
+        other = copy.copy(self)
+        other.seed, other._tag = seed, tag
+        if isinstance(self.engine, InProcess):
+            for i, party in enumerate(self.engine.parties.values()):
+                party.record_in(party.boundary.ledger, seed=seed * 1009 + i)
         return other
 
     # -- labels, which only the active party has ------------------------------------------------
@@ -267,7 +282,7 @@ class Federation:
     def open(self, protocol: str, side: type[PassiveSide]) -> dict[str, Peer]:
         """Start a conversation with every passive party."""
         self._common.sessions += 1
-        session = f"{protocol}-{self._common.sessions:04d}"
+        session = self._tag or f"{protocol}-{self._common.sessions:04d}"
         for name in self.passive:
             self.engine.open(session, side, name, self.active.name)
         return self.peers(session)

@@ -173,8 +173,12 @@ class Ledger:
         for row in self._db.execute(f"SELECT {names} FROM ledger ORDER BY row"):
             yield Entry(*row)
 
-    def summary(self) -> list[Summary]:
-        """What was sent and received by operation, kind and partner, in order of appearance."""
+    def summary(self, session: str | None = None) -> list[Summary]:
+        """What was sent and received by operation, kind and partner, in order of appearance.
+
+        Args:
+            session: Only this conversation; ``None`` takes all.
+        """
         self.flush()
         rows = self._db.execute(
             "SELECT total.*, first.shape, first.dtype, first.guard FROM (SELECT session, "

@@ -87,12 +87,15 @@ class Method(BaseEstimator, ABC):
 
     def predict(self, federation: Federation) -> NDArray[Any]:
         """Classes as they stand in the label column, 0/1 for each label, or regression estimates."""
-        out = self.outputs(federation)
+        return self.decide(self.outputs(federation))
+
+    def decide(self, outputs: NDArray[np.float64]) -> NDArray[Any]:
+        """The prediction that follows from :meth:`outputs`."""
         if self.label_plan_.task == "regression":
-            return out
+            return outputs
         if self.label_plan_.task == "multilabel":
-            return (out >= 0.5).astype(np.int64)
-        return np.asarray(self.label_plan_.classes)[out.argmax(1)]
+            return (outputs >= 0.5).astype(np.int64)
+        return np.asarray(self.label_plan_.classes)[outputs.argmax(1)]
 
     def score(self, federation: Federation) -> float:
         """Accuracy, or R² for a regression, as scikit-learn's estimators do."""
@@ -124,7 +127,7 @@ def keep_aside(rows: int, share: float, seed: int, strata: Tensor | None) -> tup
     from sklearn.model_selection import train_test_split
 
     every = np.arange(rows)
-    count = int(round(rows * share))
+    count = round(rows * share)
     if count == 0:
         return torch.from_numpy(every), torch.empty(0, dtype=torch.int64)
     y = None if strata is None else strata.numpy()

@@ -85,6 +85,12 @@ def entry(name: str) -> Entry:
     return CATALOGUE[name]
 
 
+def accepted(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Those of some settings that a method takes too."""
+    known = inspect.signature(entry(name).make).parameters
+    return {k: v for k, v in settings.items() if k in known}
+
+
 def build_method(name: str, settings: dict[str, Any]) -> Method:
     """Make a method from its name and the hyper-parameters of a job.
 

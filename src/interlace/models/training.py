@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
-from typing import Any, ContextManager, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -74,7 +74,7 @@ class Randomness:
         self._random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in module.modules())
         self.generator = torch.Generator().manual_seed(seed)
 
-    def stream(self) -> ContextManager[None]:
+    def stream(self) -> AbstractContextManager[None]:
         """Draw from the network's own stream inside this context."""
         return self._swapped() if self._random else nullcontext()
 

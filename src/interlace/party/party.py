@@ -41,6 +41,8 @@ class Party:
         policy: What may leave this party, and how it is guarded.
         bottom: An own torch module from this party's (n, d) features to (n, e) embeddings.
         folder: Where this party keeps its checkpoints, models and ledger.
+        label_needed: Whether a table without the label column is an error; people to be scored
+            have no label yet.
 
     Raises:
         DataError: the table, an id or a column is not usable as it stands.
@@ -59,6 +61,7 @@ class Party:
         policy: Policy | None = None,
         bottom: torch.nn.Module | None = None,
         folder: Path | None = None,
+        label_needed: bool = True,
     ) -> None:
         if not name or "/" in name:
             raise InterlaceError(f"'{name}' cannot be a party's name: it is empty or holds a '/'")
@@ -75,6 +78,7 @@ class Party:
         self.aligned: dict[str, NDArray[np.int64]] = {}
         self.sides: dict[str, PassiveSide] = {}
         self.boundary = Boundary(name, self.policy, Ledger())
+        self._label_needed = label_needed
         self._wanted = list(columns) if columns is not None else None
         self._read(table)
 
@@ -84,6 +88,8 @@ class Party:
         keys = make_keys(raw, self.id_rule, party=self.name, file=self.file)
         self.frame: pl.DataFrame = raw[keys.rows]
         self.keys: Keys = keys
+        if not self._label_needed and not set(self.labels_columns) <= set(self.frame.columns):
+            self.labels_columns = []
         special = {*self.id_rule.columns, *self.labels_columns}
         wanted = self._wanted
         if wanted is None:
@@ -153,11 +159,7 @@ class Party:
         """The same organisation with other people: same rules, same models, another table."""
         other = copy.copy(self)
         other.__dict__.pop("label_series", None)
-        if self.labels_columns and not set(self.labels_columns) <= set(
-            read_table(table, party=self.name, ids=self.id_rule.columns).columns
-        ):
-            other.labels_columns = []  # new people need not have a label
-        other._wanted = self.columns
+        other._wanted, other._label_needed = self.columns, False
         other._read(table)
         other.aligned = {}
         other.sides = {session: side.at(other) for session, side in self.sides.items()}

@@ -1,4 +1,4 @@
-"""A party's learnt state on its own disk: safetensors for numbers, JSON for the rest, never pickle."""
+"""A party's learnt state on its own disk: safetensors for numbers, JSON for the rest."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Serving: scores for new people from a finished run."""
