@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +14,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interlace.align import Alignment, Progress, align
+from interlace.align import Alignment, AlignmentReport, Progress, align
 from interlace.boundary import Ledger
 from interlace.data.labels import LabelPlan
 from interlace.engines import InProcess
 from interlace.errors import AlignmentError, DataError, InterlaceError, JobError
-from interlace.party import Engine, Party, PassiveSide, Peer
+from interlace.party import (
+    Engine,
+    Party,
+    PassiveSide,
+    Peer,
+    State,
+    read_state,
+    write_state,
+)
 
 Rows = NDArray[np.int64]
 
@@ -120,9 +129,13 @@ class Federation:
     def align(self, progress: Progress | None = None) -> Alignment:
         """Match the parties' people privately; done once, then remembered.
 
+        Parties with a folder keep their own rows there, so that a resumed run finds the same order.
+
         Raises:
             AlignmentError: nobody, or only one person, is shared.
         """
+        if self._common.alignment is None:
+            self._common.alignment = self._kept_alignment()
         if self._common.alignment is None:
             self._common.alignment = align(
                 self.active,
@@ -132,7 +145,49 @@ class Federation:
                 reveal=self._common.reveal,
                 progress=progress,
             )
+            self._keep_alignment(self._common.alignment)
         return self._common.alignment
+
+    def _keep_alignment(self, alignment: Alignment) -> None:
+        """Every party of a simulation keeps its own side of the matching in its own folder."""
+        if not isinstance(self.engine, InProcess) or self.active.folder is None:
+            return
+        run = secrets.token_hex(8)
+        me = self.active.name
+        for name in self.passive:
+            party = self.engine.parties[name]
+            state = State({"rows": torch.from_numpy(party.shared_with(me))}, {"run": run})
+            write_state(party.path("alignment", party.people), state)
+        pairs = {name: torch.from_numpy(rows) for name, rows in alignment.pairs.items()}
+        meta = {"run": run, "report": alignment.report.model_dump(mode="json")}
+        write_state(self.active.path("alignment", self.active.people), State(pairs, meta))
+
+    def _kept_alignment(self) -> Alignment | None:
+        """The matching of exactly these tables, if all parties kept it."""
+        if not isinstance(self.engine, InProcess) or self.active.folder is None:
+            return None
+        try:
+            mine = read_state(self.active.path("alignment", self.active.people))
+            theirs = {
+                n: read_state(p.path("alignment", p.people))
+                for n, p in self.engine.parties.items()
+                if n in self.passive
+            }
+        except InterlaceError:
+            return None
+        report = AlignmentReport.model_validate(mine.meta["report"])
+        runs = {mine.meta["run"], *(state.meta["run"] for state in theirs.values())}
+        protocols = set(report.protocols.values())
+        if (
+            len(runs) > 1
+            or report.reveal != self._common.reveal
+            or self._common.protocol not in ("auto", *protocols)
+        ):
+            return None
+        for name, state in theirs.items():
+            self.engine.parties[name].aligned[self.active.name] = state.tensors["rows"].numpy()
+        pairs = {name: mine.tensors[name].numpy() for name in self.passive}
+        return Alignment.of(pairs, len(self.active), report)
 
     @property
     def alignment(self) -> Alignment:

@@ -326,7 +326,7 @@ def _party_result(party: Party, federation: Federation) -> PartyResult:
         columns=len(party.columns),
         shared=shared,
         alone=len(party) - held_by_a_partner,
-        learnt=alignment.learnt(party.name),
+        learnt=alignment.report.learnt[party.name],
         id_notes=party.keys.report.notes,
     )
 

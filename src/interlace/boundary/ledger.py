@@ -183,9 +183,11 @@ class Ledger:
         rows = self._db.execute(
             "SELECT total.*, first.shape, first.dtype, first.guard FROM (SELECT session, "
             "operation, kind, sender, receiver, count(*), sum(bytes_before), sum(bytes_after), "
-            "min(row) AS row FROM ledger WHERE direction != 'refused' "
+            "min(row) AS row FROM ledger "
+            "WHERE direction != 'refused' AND (?1 IS NULL OR session = ?1) "
             "GROUP BY session, operation, kind, sender, receiver) AS total "
-            "JOIN ledger AS first USING (row) ORDER BY row"
+            "JOIN ledger AS first USING (row) ORDER BY row",
+            (session,),
         )
         return [Summary(*row[:8], *row[9:]) for row in rows]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,15 @@ class Party:
             raise AlignmentError(f"'{self.name}' and '{partner}' have not matched their people yet")
         return self.aligned[partner]
 
+    @cached_property
+    def people(self) -> str:
+        """A name for exactly these people in exactly this order; it says nothing about them but
+        to those who hold the same table."""
+        digest = blake2b(digest_size=16)
+        for key in self.keys.values:
+            digest.update(len(key).to_bytes(4, "little") + key)
+        return digest.hexdigest()
+
     def path(self, *parts: str) -> Path:
         """A place in this party's own folder.
 
@@ -158,7 +168,8 @@ class Party:
     def with_table(self, table: Any) -> Party:
         """The same organisation with other people: same rules, same models, another table."""
         other = copy.copy(self)
-        other.__dict__.pop("label_series", None)
+        for cached in ("label_series", "people"):
+            other.__dict__.pop(cached, None)
         other._wanted, other._label_needed = self.columns, False
         other._read(table)
         other.aligned = {}

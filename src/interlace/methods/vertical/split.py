@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from interlace.boundary.kinds import Embedding, Gradient, RowSelection
 from interlace.data.labels import LabelPlan
-from interlace.errors import InterlaceError, JobError, Refused
+from interlace.errors import AlignmentError, InterlaceError, JobError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
     Clock,
@@ -104,8 +104,18 @@ class _Split(Method):
         return self.bottom
 
     def _people(self, federation: Federation) -> Federation:
-        """Whom the method learns from."""
-        return federation.shared().labelled()
+        """Whom the method learns from.
+
+        Raises:
+            AlignmentError: fewer than two people are shared by all parties and have a label.
+        """
+        people = federation.shared().labelled()
+        if len(people.rows) < 2:
+            raise AlignmentError(
+                f"{len(people.rows)} people are held by all parties and have a label; "
+                "at least two are needed to learn from"
+            )
+        return people
 
     def _open(self, federation: Federation) -> dict[str, Peer]:
         """The partners it talks to."""
