@@ -109,17 +109,24 @@ class Method(BaseEstimator, ABC):
         return float(accuracy_score(y, self.outputs(federation).argmax(1)))
 
 
-def batches(rows: int, size: int, seed: int, epoch: int) -> Iterator[Tensor]:
-    """Positions 0..rows-1 in an order that only the seed and the epoch decide, cut into batches.
-
-    A last batch of a single person is left out: it says too little and breaks normalising layers.
-    """
+def shuffled(rows: int, seed: int, epoch: int) -> Tensor:
+    """Positions 0..rows-1 in an order that only the seed and the epoch decide."""
     generator = torch.Generator().manual_seed(seed_for(seed, "batches", epoch))
-    order = torch.randperm(rows, generator=generator)
+    return torch.randperm(rows, generator=generator)
+
+
+def batches(rows: int, size: int) -> Iterator[slice]:
+    """Cut positions 0..rows-1 into batches.
+
+    A last batch of a single person joins the one before: alone it says too little, and it breaks
+    layers that normalise over a batch.
+    """
     for start in range(0, rows, size):
-        batch = order[start : start + size]
-        if len(batch) > 1 or rows == 1:
-            yield batch
+        stop = start + size
+        if rows - stop == 1:
+            yield slice(start, rows)
+            return
+        yield slice(start, stop)
 
 
 def keep_aside(rows: int, share: float, seed: int, strata: Tensor | None) -> tuple[Tensor, Tensor]:

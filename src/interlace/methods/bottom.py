@@ -105,14 +105,16 @@ class Bottom:
         return other
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Embeddings (n, d) of a batch in training; the graph is kept for :meth:`backward`."""
-        self.module.train()
+        """Embeddings (n, d) of a batch in training, with the graph that leads back to the weights."""
+        if not self.module.training:
+            self.module.train()
         with self.randomness.stream():
-            self._pending = self.module(self.x[rows])
-        return self._pending.detach()
+            pending: Tensor = self.module(self.x.index_select(0, rows))
+        self._pending = pending
+        return pending
 
     def backward(self, gradient: Tensor) -> None:
-        """Go on from the loss's gradient (n, d) at the cut, and take one step.
+        """Go on from the loss's gradient (n, d) at the cut of the last batch, and take one step.
 
         Raises:
             Refused: no batch is waiting for a gradient, or it has another shape.
@@ -257,15 +259,13 @@ class BottomSide(PassiveSide):
         Raises:
             Refused: a position lies outside of the shared people.
         """
-        shared = self._shared
-        if rows.numel():
-            low, high = torch.aminmax(rows)
-            if low.item() < 0 or high.item() >= len(shared):
-                raise Refused(
-                    f"party '{self.party.name}' was asked for a row outside of the "
-                    f"{len(shared):,} people it shares with '{self.partner}'"
-                )
-        return shared[rows]
+        try:
+            return self._shared.index_select(0, rows)
+        except (IndexError, RuntimeError):
+            raise Refused(
+                f"party '{self.party.name}' was asked for a row outside of the "
+                f"{len(self._shared):,} people it shares with '{self.partner}'"
+            ) from None
 
     @cached_property
     def _shared(self) -> Tensor:

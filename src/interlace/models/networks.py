@@ -47,8 +47,10 @@ class BottomSpec(BaseModel):
     def _tabular(self, network: str, spec: InputSpec) -> nn.Module:
         if network == "linear":
             return Linear(spec, self.width)
+        if not spec.cardinalities:
+            return mlp(spec.numeric, self.hidden, self.width, self.dropout)
         columns = Columns(spec)
-        return nn.Sequential(columns, mlp(columns.width, self.hidden, self.width, self.dropout))
+        return nn.Sequential(columns, *mlp(columns.width, self.hidden, self.width, self.dropout))
 
 
 class Columns(nn.Module):
@@ -68,8 +70,6 @@ class Columns(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """From (n, numeric + categories) to (n, width)."""
-        if not self.embeddings:
-            return x
         codes = x[:, self.numeric :].long()
         parts = [x[:, : self.numeric]]
         parts += [e(codes[:, j]) for j, e in enumerate(self.embeddings)]

@@ -44,6 +44,7 @@ from interlace.methods.base import (
     history_from_json,
     history_to_json,
     keep_aside,
+    shuffled,
 )
 from interlace.methods.bottom import (
     Bottom,
@@ -149,9 +150,13 @@ class _Split(Method):
                 break
             rate = self._set_rate(epoch, rate)
             total = torch.zeros(())
-            for batch in batches(len(train), self.batch_size, fed.seed, epoch):
-                positions = {name: p[batch] for name, p in where.items()}
-                total += self._step(fed, positions, own[batch], y_train[batch]) * len(batch)
+            order = shuffled(len(train), fed.seed, epoch)
+            p_order = {name: p[order] for name, p in where.items()}
+            own_order, y_order = own[order], y_train[order]
+            for batch in batches(len(train), self.batch_size):
+                positions = {name: p[batch] for name, p in p_order.items()}
+                y_batch = y_order[batch]
+                total += self._step(fed, positions, own_order[batch], y_batch) * len(y_batch)
             validation = None
             if len(aside):
                 logits = self._logits(fed, rows_aside)
@@ -223,32 +228,35 @@ class _Split(Method):
             for name, peer in self.peers_.items()
         ]
         if self.own_ is not None:
-            cuts.append(self.own_.forward(own).requires_grad_())
-        self.top_.train()
+            cuts.append(self.own_.forward(own))
+        if not self.top_.training:
+            self.top_.train()
         with self.randomness_.stream():
             loss = self.objective_.loss(self.top_(cuts), y)
-        if self.optimiser_ is not None:
-            self.optimiser_.zero_grad()
+        optimisers = self._optimisers()
+        for optimiser in optimisers:
+            optimiser.zero_grad()
         loss.backward()
         for (name, peer), cut in zip(self.peers_.items(), cuts, strict=False):
             assert cut.grad is not None
             boundary.about(positions[name])
             peer.ask(SplitSide.backward, cut.grad)
-        if self.own_ is not None and cuts[-1].grad is not None:
-            self.own_.backward(cuts[-1].grad)
-        if self.optimiser_ is not None:
-            self.optimiser_.step()
+        for optimiser in optimisers:
+            optimiser.step()
         return loss.detach()
+
+    def _optimisers(self) -> list[torch.optim.Optimizer]:
+        """Those of the active party's own networks."""
+        own = [] if self.own_ is None else [self.own_.optimiser]
+        return own if self.optimiser_ is None else [*own, self.optimiser_]
 
     def _set_rate(self, epoch: int, before: float) -> float:
         rate = self.optimisation.rate(epoch, self.epochs)
         if rate != before:
             for peer in self.peers_.values():
                 peer.ask(SplitSide.schedule, {"rate": rate})
-            if self.own_ is not None:
-                self.own_.set_rate(rate)
-            if self.optimiser_ is not None:
-                set_rate(self.optimiser_, rate)
+            for optimiser in self._optimisers():
+                set_rate(optimiser, rate)
         return rate
 
     def _keep(self) -> None:
