@@ -100,13 +100,13 @@ class TopK(Codec):
                 "of it is not owed later; take `feedback` off"
             )
         people = sending.people(self.label, count)
-        size = int(people.max()) + 1 if count else 0
-        if size > len(self.memory):
-            if len(self.memory) and self.memory.shape[1] != width:
-                raise PolicyError("top-k with feedback cannot serve gradients of two widths")
-            grown = torch.zeros(size, width)
-            grown[: len(self.memory)] = self.memory if len(self.memory) else 0.0
-            self.memory = grown
+        if not len(self.memory):
+            self.memory = torch.zeros(0, width)
+        if self.memory.shape[1] != width:
+            raise PolicyError("top-k with feedback cannot serve gradients of two widths")
+        missing = int(people.max()) + 1 - len(self.memory) if count else 0
+        if missing > 0:
+            self.memory = torch.nn.functional.pad(self.memory, (0, 0, 0, missing))
         return people
 
 
@@ -143,7 +143,7 @@ class Quantise(Codec):
             low, high = (end.reshape(1, 1) for end in rows.aminmax())
         levels = 2**self.bits
         start, step = _cells(low, high, levels)
-        cells = (rows.to(start) - start) / step.clamp_min(torch.finfo(step.dtype).tiny)
+        cells = (rows - start) / step.clamp_min(torch.finfo(step.dtype).tiny)
         codes = cells.floor().clamp_(0, levels - 1).to(torch.uint8)
         tensors = {
             "codes": _pack(codes.flatten(), self.bits),
@@ -164,7 +164,7 @@ class Quantise(Codec):
             raise ValueError("codes and ranges do not fit")
         codes = _unpack(tensors["codes"], bits, n * width).reshape(n, width)
         start, step = _cells(low, high, 2**bits)
-        return (start + (codes.to(start) + 0.5) * step).to(low.dtype).reshape(shape)
+        return (start + (codes + 0.5) * step).to(low.dtype).reshape(shape)
 
     @property
     def label(self) -> str:
@@ -226,10 +226,9 @@ def _index_type(width: int) -> torch.dtype:
 
 
 def _cells(low: Tensor, high: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """Start and width of the cells, in at least float32; divided first, so that the range of the
-    largest numbers does not overflow."""
-    low, high = (end.to(torch.promote_types(end.dtype, torch.float32)) for end in (low, high))
-    return low, high / levels - low / levels
+    """Start and width of the cells; in float64, where the range of no float32 overflows."""
+    start = low.double()
+    return start, (high.double() - start) / levels
 
 
 def _pack(codes: Tensor, bits: int) -> Tensor:
