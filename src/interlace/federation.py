@@ -275,14 +275,15 @@ class Federation:
         """The same organisations and what they have learnt, with new people.
 
         Args:
-            tables: A table for every party, by name.
+            tables: A table for every party that has one, by name.
         """
         if not isinstance(self.engine, InProcess):
             raise InterlaceError("new tables are named in each party's own file on real sites")
-        missing = sorted(set(self.engine.parties) - set(tables))
+        holders = {name for name, party in self.engine.parties.items() if len(party)}
+        missing = sorted(holders - set(tables))
         if missing:
             raise JobError(f"there is no new table for party '{missing[0]}'")
-        parties = [p.with_table(tables[n]) for n, p in self.engine.parties.items()]
+        parties = [p.with_table(tables.get(n)) for n, p in self.engine.parties.items()]
         by_name = {p.name: p for p in parties}
         other = copy.copy(self)
         other.active = by_name[self.active.name]

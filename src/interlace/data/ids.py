@@ -24,7 +24,9 @@ class IdRule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    columns: list[str] = Field(min_length=1, description="Id columns; several make one key.")
+    columns: list[str] = Field(
+        description="Id columns; several make one key, none where nobody is matched."
+    )
     strip: bool = Field(default=False, description="Remove blanks around each id.")
     case: Literal["keep", "lower"] = Field(
         default="keep", description="'lower': letter case does not tell people apart."
@@ -81,6 +83,13 @@ class Keys:
 
 
 _LEADING_ZEROS = r"^0+([0-9]+)$"  # leaves one digit of "000"
+
+
+def no_keys(rows: int) -> Keys:
+    """The keys of a table without ids, whose rows can be matched with nobody's."""
+    counts = dict.fromkeys(IdReport.model_fields, 0)
+    report = IdReport.model_validate({**counts, "rows": rows, "kept": rows, "notes": []})
+    return Keys([], np.arange(rows, dtype=np.int64), report)
 
 
 def make_keys(frame: pl.DataFrame, rule: IdRule, *, party: str, file: str | None = None) -> Keys:

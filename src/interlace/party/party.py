@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from interlace.boundary import Boundary, Ledger, Message, Policy
-from interlace.data.ids import IdRule, Keys, make_keys
+from interlace.data.ids import IdRule, Keys, make_keys, no_keys
 from interlace.data.tables import read_table
 from interlace.errors import (
     AlignmentError,
@@ -33,8 +33,10 @@ class Party:
     Args:
         name: What the others call it.
         table: A pandas, polars or Arrow table, NumPy arrays, or where to read one
-            (a CSV, Parquet or Feather file, ``duckdb:///...``, ``sql:SELECT ...``).
-        id: The column (or columns) that say who a row is about, or a whole :class:`IdRule`.
+            (a CSV, Parquet or Feather file, ``duckdb:///...``, ``sql:SELECT ...``). ``None`` for a
+            party that only drives a horizontal federation and has no records.
+        id: The column (or columns) that say who a row is about, or a whole :class:`IdRule`;
+            ``None`` where nobody is matched, as in a horizontal federation.
         label: The column to learn, at the party that has it.
         columns: The columns to learn from; by default all but the ids and the label.
         categories: Columns whose numbers are codes of categories.
@@ -52,9 +54,9 @@ class Party:
     def __init__(
         self,
         name: str,
-        table: Any,
+        table: Any = None,
         *,
-        id: str | Sequence[str] | IdRule = "id",
+        id: str | Sequence[str] | IdRule | None = "id",
         label: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         categories: Sequence[str] = (),
@@ -69,7 +71,10 @@ class Party:
         if isinstance(id, str):
             id = [id]
         self.name = name
-        self.id_rule = id if isinstance(id, IdRule) else IdRule(columns=list(id))
+        if id is None or table is None:
+            self.id_rule = IdRule(columns=[])
+        else:
+            self.id_rule = id if isinstance(id, IdRule) else IdRule(columns=list(id))
         self.labels_columns = [label] if isinstance(label, str) else list(label or ())
         self.categories = tuple(categories)
         self.task = task
@@ -85,8 +90,15 @@ class Party:
 
     def _read(self, table: Any) -> None:
         self.file = str(table) if isinstance(table, str | Path) else None
-        raw = read_table(table, party=self.name, ids=self.id_rule.columns)
-        keys = make_keys(raw, self.id_rule, party=self.name, file=self.file)
+        if table is None:
+            raw = pl.DataFrame()
+            self.labels_columns = []
+        else:
+            raw = read_table(table, party=self.name, ids=self.id_rule.columns)
+        if self.id_rule.columns:
+            keys = make_keys(raw, self.id_rule, party=self.name, file=self.file)
+        else:
+            keys = no_keys(raw.height)
         self.frame: pl.DataFrame = raw[keys.rows]
         self.keys: Keys = keys
         if not self._label_needed and not set(self.labels_columns) <= set(self.frame.columns):
