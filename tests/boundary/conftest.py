@@ -20,7 +20,9 @@ Send = Callable[..., Value]
 def sending() -> Callable[..., Sending]:
     """What a guard is told; by default a gradient about the first people."""
 
-    def make(rows: int | Tensor | None = None, kind: Kind = Kind.GRADIENT, seed: int = 0) -> Sending:
+    def make(
+        rows: int | Tensor | None = None, kind: Kind = Kind.GRADIENT, seed: int = 0
+    ) -> Sending:
         people = torch.arange(rows) if isinstance(rows, int) else rows
         return Sending(kind, "vendor", people, torch.Generator().manual_seed(seed))
 

@@ -46,7 +46,9 @@ def test_no_row_is_longer_than_the_norm_and_none_turns(
     assert bool((after <= norm + slack).all())
     short = before <= norm
     assert torch.equal(clipped[short], value[short])
-    cosines = torch.nn.functional.cosine_similarity(value[~short].double(), clipped[~short].double())
+    cosines = torch.nn.functional.cosine_similarity(
+        value[~short].double(), clipped[~short].double()
+    )
     assert bool((cosines > 0.99).all())
 
 

@@ -39,9 +39,9 @@ def values(max_size: float = 1e6) -> st.SearchStrategy[Tensor]:
     largest = torch.tensor(max_size).item()  # as float32 has it
     number = st.floats(-largest, largest, width=32)
     return st.integers(1, 9).flatmap(
-        lambda d: st.lists(
-            st.lists(number, min_size=d, max_size=d), min_size=1, max_size=5
-        ).map(torch.tensor)
+        lambda d: st.lists(st.lists(number, min_size=d, max_size=d), min_size=1, max_size=5).map(
+            torch.tensor
+        )
     )
 
 

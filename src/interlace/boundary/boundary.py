@@ -66,9 +66,12 @@ class Boundary:
         self._about: Tensor | None = None
 
     def protect(self, *tensors: Tensor) -> None:
-        """Mark tensors that hold records: nothing that shares their memory can leave, whether as
-        a view, through NumPy, or under another kind. (A copy can: the policy does not know what
-        a method's numbers mean.)"""
+        """Mark tensors that hold records.
+
+        Nothing that shares their memory can leave while they, or a view of them, live: no view, no
+        array made of one, under no kind. A copy can: the boundary does not know what a method's
+        numbers mean.
+        """
         self._private = [entry for entry in self._private if not entry[2]()]
         for storage in (t.untyped_storage() for t in tensors if t.numel()):
             start = storage.data_ptr()
