@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,10 @@ def test_objects_that_are_no_tables() -> None:
     assert refused(pd.DataFrame([[1, 2]], columns=["a", "a"])).column == "a"
     assert refused(pa.table([[1], [2]], names=["a", "a"])).column == "a"
     assert "no rows" in str(refused(FRAME.head(0)))
+
+
+def test_a_part_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    assert "interlace[sql]" in str(refused("sql:SELECT 1"))

@@ -336,8 +336,15 @@ def _read_duckdb(source: str, party: str) -> tuple[pl.DataFrame, str]:
 
 
 def _query(query: str, database: str | None, party: str, file: str) -> pl.DataFrame:
-    import duckdb
-
+    try:
+        import duckdb
+    except ImportError:
+        raise DataError(
+            "SQL needs DuckDB",
+            party=party,
+            file=file,
+            way_out="Install it with `pip install 'interlace[sql]'`.",
+        ) from None
     try:
         with duckdb.connect(database or ":memory:", read_only=database is not None) as connection:
             relation = connection.sql(query)

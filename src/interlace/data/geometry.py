@@ -1,0 +1,484 @@
+"""Which geometry two or more tables have: the brain of ``interlace inspect``.
+
+This runs where one person holds all the tables (a simulation, or a trial before a project), so it
+compares ids and values in the clear. What it returns holds counts and column names only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from interlace.data.columns import as_dates, as_levels, fit_column, numbers
+from interlace.data.ids import IdRule, Keys, make_keys
+from interlace.data.images import is_image
+from interlace.data.tables import missing_column
+from interlace.errors import DataError
+
+Kind = Literal["horizontal", "vertical", "mixed", "unrelated"]
+Offer = Literal["keep one", "average", "keep both"]
+
+_MOST_COMPARED = 2_000  # shared people whose values are compared
+_FEWEST_COMPARED = 20  # fewer say nothing about whether two columns are one quantity
+_ALIKE_NAMES = 85.0  # of 100, by rapidfuzz's WRatio
+_SAME, _CLOSE = 0.99, 0.9  # share of equal values, or rank correlation
+_SAME_COLUMNS, _OTHER_COLUMNS = 0.8, 0.3  # share of the columns of the party that has fewer
+_MANY_PEOPLE = 0.5  # share of the people of the party that has fewer
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class PartyShape(_Frozen):
+    """One party's table."""
+
+    party: str
+    rows: int
+    people: int = Field(description="Rows with an id of their own.")
+    columns: int = Field(description="Without ids and label.")
+    shared: int = Field(description="People whom every party holds.")
+    unaligned: int = Field(description="People whom no other party holds.")
+    label: str | None
+
+
+class Pattern(_Frozen):
+    """How many people are held by exactly these parties."""
+
+    parties: tuple[str, ...]
+    people: int
+
+
+class SameQuantity(_Frozen):
+    """Two columns of two parties that seem to be one quantity.
+
+    ``equal`` is the share of equal values and ``correlation`` the rank correlation over people
+    whom both hold; both are ``None`` when too few are shared to tell.
+    """
+
+    first: tuple[str, str] = Field(description="Party and column.")
+    second: tuple[str, str]
+    equal: float | None
+    correlation: float | None
+    why: str
+    offers: tuple[Offer, ...] = Field(description="What can be done; the first is advised.")
+
+
+class PairGeometry(_Frozen):
+    """The geometry of two parties."""
+
+    parties: tuple[str, str]
+    kind: Kind
+    shared: int = Field(description="People whom both hold.")
+    same_columns: int
+
+
+class Recommendation(_Frozen):
+    """A method by its name in the catalogue, ``None`` when none fits, and the reason."""
+
+    method: str | None
+    reason: str
+
+
+class Geometry(_Frozen):
+    """What ``inspect`` tells about some parties' tables."""
+
+    kind: Kind
+    why: str
+    parties: tuple[PartyShape, ...]
+    patterns: tuple[Pattern, ...] = Field(description="Most people first.")
+    pairs: tuple[PairGeometry, ...]
+    same: tuple[SameQuantity, ...]
+    recommendation: Recommendation
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Member:
+    """A party under inspection."""
+
+    name: str
+    frame: pl.DataFrame
+    rule: IdRule
+    label: str | None
+    features: list[str]
+    keys: Keys
+    position: dict[bytes, int]
+
+
+def inspect_parties(
+    tables: Mapping[str, pl.DataFrame],
+    ids: Mapping[str, IdRule],
+    *,
+    labels: Mapping[str, str] | None = None,
+) -> Geometry:
+    """Compare the parties' people and columns.
+
+    Repeated and blank ids do not stop it as they would stop a run: the first row of each id is
+    used, and a warning says so.
+
+    Args:
+        tables: each party's table.
+        ids: each party's id rule.
+        labels: the label column of the parties that have one.
+
+    Raises:
+        DataError: fewer than two parties; an id or label column is not there; a table in which
+            nobody has an id.
+    """
+    if len(tables) < 2:
+        raise DataError("one table has no geometry", way_out="Give two tables or more.")
+    warnings: list[str] = []
+    members = [
+        _member(name, frame, ids[name], (labels or {}).get(name), warnings)
+        for name, frame in tables.items()
+    ]
+    holders: Counter[frozenset[int]] = Counter(_holders(members).values())
+    patterns = tuple(
+        Pattern(parties=tuple(members[i].name for i in sorted(who)), people=count)
+        for who, count in sorted(holders.items(), key=lambda item: (-item[1], sorted(item[0])))
+    )
+    everyone = frozenset(range(len(members)))
+    shapes = tuple(
+        PartyShape(
+            party=m.name,
+            rows=m.frame.height,
+            people=len(m.keys.values),
+            columns=len(m.features),
+            shared=holders[everyone],
+            unaligned=holders[frozenset({i})],
+            label=m.label,
+        )
+        for i, m in enumerate(members)
+    )
+    pairs, same = [], []
+    for one, two in itertools.combinations(members, 2):
+        pair, found = _compare(one, two, warnings)
+        pairs.append(pair)
+        same += found
+        warnings += _near_misses(one, two)
+    kind, why = _overall(members, pairs, shapes)
+    return Geometry(
+        kind=kind,
+        why=why,
+        parties=shapes,
+        patterns=patterns,
+        pairs=tuple(pairs),
+        same=tuple(same),
+        recommendation=_recommend(kind, shapes, pairs),
+        warnings=tuple(warnings),
+    )
+
+
+# --- people ------------------------------------------------------------------------------------
+
+
+def _tolerant(rule: IdRule, **changes: str | bool) -> IdRule:
+    return rule.model_copy(update={"duplicates": "first", "blanks": "drop", **changes})
+
+
+def _member(
+    name: str, frame: pl.DataFrame, rule: IdRule, label: str | None, warnings: list[str]
+) -> _Member:
+    keys = make_keys(frame, _tolerant(rule), party=name)
+    if label is not None and label not in frame.columns:
+        raise missing_column(label, frame.columns, party=name)
+    if keys.report.duplicates and rule.duplicates == "refuse":
+        warnings.append(
+            f"{name}: rows that repeat an id: {keys.report.duplicates}; a run refuses them unless "
+            "the party file sets `duplicates: first` or `duplicates: drop`."
+        )
+    if keys.report.blanks and rule.blanks == "refuse":
+        warnings.append(
+            f"{name}: rows without an id: {keys.report.blanks}; a run refuses them unless the "
+            "party file sets `blanks: drop`."
+        )
+    features = [c for c in frame.columns if c not in rule.columns and c != label]
+    position = dict(zip(keys.values, keys.rows.tolist(), strict=True))
+    return _Member(name, frame, rule, label, features, keys, position)
+
+
+def _holders(members: Sequence[_Member]) -> dict[bytes, frozenset[int]]:
+    """For each key, who holds it."""
+    masks: dict[bytes, int] = {}
+    for i, member in enumerate(members):
+        for key in member.keys.values:
+            masks[key] = masks.get(key, 0) | 1 << i
+    sets = {
+        mask: frozenset(i for i in range(len(members)) if mask >> i & 1)
+        for mask in set(masks.values())
+    }
+    return {key: sets[mask] for key, mask in masks.items()}
+
+
+_LOOSER: dict[str, tuple[str, dict[str, str | bool]]] = {
+    "leading zeros": ("zeros: strip", {"zeros": "strip"}),
+    "letter case": ("case: lower", {"case": "lower"}),
+    "blanks around ids": ("strip: true", {"strip": True}),
+}
+
+
+def _near_misses(one: _Member, two: _Member) -> list[str]:
+    """How many more people would match if a difference of form were ignored."""
+    if len(one.rule.columns) != len(two.rule.columns):
+        return [
+            f"{one.name} has {len(one.rule.columns)} id columns and {two.name} "
+            f"{len(two.rule.columns)}: keys of a different number of columns never match."
+        ]
+    reports = (one.keys.report, two.keys.report)
+    possible = {
+        "leading zeros": any(r.with_leading_zeros for r in reports),
+        "letter case": any(v.lower() != v for m in (one, two) for v in m.keys.values),
+        "blanks around ids": any(r.with_surrounding_blanks for r in reports),
+    }
+    now = len(one.position.keys() & two.position.keys())
+    notes = []
+    for what, (option, change) in _LOOSER.items():
+        if not possible[what]:
+            continue
+        looser = [
+            set(make_keys(m.frame, _tolerant(m.rule, **change), party=m.name).values)
+            for m in (one, two)
+        ]
+        gain = len(looser[0] & looser[1]) - now
+        if gain > 0:
+            notes.append(
+                f"{one.name} and {two.name} would share {gain} more people if {what} were "
+                f"ignored (`{option}` in the party files)."
+            )
+    return notes
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+def _compare(
+    one: _Member, two: _Member, warnings: list[str]
+) -> tuple[PairGeometry, list[SameQuantity]]:
+    shared = [key for key in one.keys.values if key in two.position]
+    chosen = shared[:_MOST_COMPARED]
+    rows = [np.array([m.position[key] for key in chosen], dtype=np.int64) for m in (one, two)]
+    found: list[SameQuantity] = []
+    unlike: list[str] = []
+    first, second = _values(one, rows[0]), _values(two, rows[1])
+    for a, b in itertools.product(one.features, two.features):
+        same = _same_quantity(one, two, a, b, first, second, len(chosen))
+        if same is not None:
+            found.append(same)
+        elif a == b and not is_image(one.frame[a].dtype):
+            unlike.append(a)
+    if unlike:
+        names = ", ".join(unlike[:5]) + (" ..." if len(unlike) > 5 else "")
+        warnings.append(
+            f"{one.name} and {two.name} use one name for columns that differ on the people they "
+            f"share ({names}); both are kept, and each party's stays its own."
+        )
+    # A column may be like several; what counts is how many have a partner.
+    same_columns = min(len({s.first for s in found}), len({s.second for s in found}))
+    pair = PairGeometry(
+        parties=(one.name, two.name),
+        kind=_pair_kind(one, two, same_columns, len(shared)),
+        shared=len(shared),
+        same_columns=same_columns,
+    )
+    return pair, found
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """One column over the compared people, in the forms in which it can be compared."""
+
+    number: NDArray[np.float64] | None
+    ranks: NDArray[np.float64] | None
+    level: NDArray[np.object_]
+    known: NDArray[np.bool_]
+    distinct: int
+
+
+def _values(member: _Member, rows: NDArray[np.int64]) -> dict[str, _Values]:
+    from scipy.stats import rankdata
+
+    out = {}
+    for name in member.features:
+        series = member.frame[name].gather(rows)
+        if is_image(series.dtype) or series.dtype.is_nested() or len(rows) < _FEWEST_COMPARED:
+            continue
+        plan, _ = fit_column(series, categorical=False, party=member.name, file=None)
+        number = ranks = None
+        if plan is not None and plan.kind == "date":
+            number = numbers(as_dates(series, plan.format).dt.epoch("s"))[0]
+        elif plan is not None and plan.kind == "numeric":
+            number = numbers(series)[0]
+        if number is not None:
+            ranks = rankdata(number, nan_policy="omit")
+        level = as_levels(series)
+        out[name] = _Values(
+            number, ranks, level.to_numpy(), level.is_not_null().to_numpy(), level.n_unique()
+        )
+    return out
+
+
+def _same_quantity(
+    one: _Member,
+    two: _Member,
+    a: str,
+    b: str,
+    first: Mapping[str, _Values],
+    second: Mapping[str, _Values],
+    compared: int,
+) -> SameQuantity | None:
+    from rapidfuzz import fuzz, utils
+
+    images = is_image(one.frame[a].dtype), is_image(two.frame[b].dtype)
+    names = fuzz.WRatio(*(utils.default_process(n.replace("_", " ")) for n in (a, b)))
+    alike = a == b or names >= _ALIKE_NAMES
+    named = "one name" if a == b else "alike names" if alike else "two names"
+    ends = ((one.name, a), (two.name, b))
+    if compared < _FEWEST_COMPARED:
+        if a != b or images[0] != images[1]:
+            return None
+        return SameQuantity(
+            first=ends[0],
+            second=ends[1],
+            equal=None,
+            correlation=None,
+            why="one name; too few people are shared to compare values",
+            offers=("keep both",),
+        )
+    if a not in first or b not in second:
+        return None
+    x, y = first[a], second[b]
+    equal, correlation = _agreement(x, y)
+    # Under two names only what can hardly be chance counts: many values, and all but all the same.
+    telling = min(x.distinct, y.distinct) > 10
+    likeness = max(equal, abs(correlation or 0.0))
+    if not (likeness >= _CLOSE if alike else telling and likeness >= 0.995):
+        return None
+    if equal >= _SAME:
+        offers: tuple[Offer, ...] = ("keep one", "keep both")
+    elif x.number is not None and y.number is not None and _on_one_scale(x.number, y.number):
+        offers = ("average", "keep one", "keep both")
+    else:
+        offers = ("keep one", "keep both") if likeness >= _SAME else ("keep both", "keep one")
+    said = f"{equal:.0%} of the values are equal"
+    if correlation is not None:
+        said += f", rank correlation {correlation:.2f}"
+    return SameQuantity(
+        first=ends[0],
+        second=ends[1],
+        equal=equal,
+        correlation=correlation,
+        why=f"{named}; over {compared} shared people {said}",
+        offers=offers,
+    )
+
+
+def _agreement(x: _Values, y: _Values) -> tuple[float, float | None]:
+    """Share of equal values and, for two numbers, rank correlation; over rows known to both."""
+    if x.number is None or y.number is None or x.ranks is None or y.ranks is None:
+        known = x.known & y.known
+        if known.sum() < _FEWEST_COMPARED:
+            return 0.0, None
+        return float((x.level[known] == y.level[known]).mean()), None
+    known = ~(np.isnan(x.number) | np.isnan(y.number))
+    if known.sum() < _FEWEST_COMPARED:
+        return 0.0, None
+    equal = float(np.isclose(x.number[known], y.number[known], rtol=1e-6, atol=0).mean())
+    one, two = x.ranks[known], y.ranks[known]
+    if one.std() == 0 or two.std() == 0:
+        return equal, None
+    return equal, float(np.corrcoef(one, two)[0, 1])
+
+
+def _on_one_scale(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
+    """Whether the mean difference is small beside the spread."""
+    known = ~(np.isnan(x) | np.isnan(y))
+    return float(np.abs(x[known] - y[known]).mean()) < 0.5 * float(x[known].std())
+
+
+# --- the whole ---------------------------------------------------------------------------------
+
+
+def _pair_kind(one: _Member, two: _Member, same_columns: int, shared: int) -> Kind:
+    fewer = max(1, min(len(one.features), len(two.features)))
+    columns = same_columns / fewer
+    people = shared / min(len(one.keys.values), len(two.keys.values))
+    if shared == 0:
+        return "horizontal" if columns >= 0.5 else "unrelated"
+    if columns < _OTHER_COLUMNS:
+        return "vertical"
+    return "horizontal" if columns >= _SAME_COLUMNS and people < _MANY_PEOPLE else "mixed"
+
+
+def _overall(
+    members: Sequence[_Member], pairs: Sequence[PairGeometry], shapes: Sequence[PartyShape]
+) -> tuple[Kind, str]:
+    related = {pair.kind for pair in pairs} - {"unrelated"}
+    joined = {name for pair in pairs if pair.kind != "unrelated" for name in pair.parties}
+    apart = [m.name for m in members if m.name not in joined]
+    most = max(pair.shared for pair in pairs)
+    same = max(pair.same_columns for pair in pairs)
+    if not related:
+        return "unrelated", "No two parties share people, and their columns differ."
+    end = f" {', '.join(apart)} shares neither people nor columns with anyone." if apart else ""
+    if related == {"horizontal"}:
+        why = f"The parties have the same columns and other people (at most {most} are shared)."
+        return "horizontal", why + end
+    if related == {"vertical"}:
+        who = f"{shapes[0].shared} people are at every party"
+        if len(members) > 2:
+            who += f", up to {most} at two"
+        why = f"The parties have other columns and partly the same people: {who}."
+        if same:
+            why += f" Up to {same} columns of two parties seem to be one quantity."
+        return "vertical", why + end
+    if len(related) > 1:
+        why = "Some parties share columns, others share people."
+    else:
+        why = f"The parties share people (up to {most}) and columns (up to {same}) at once."
+    return "mixed", why + end
+
+
+def _recommend(
+    kind: Kind, shapes: Sequence[PartyShape], pairs: Sequence[PairGeometry]
+) -> Recommendation:
+    shared = shapes[0].shared
+    labelled = [shape for shape in shapes if shape.label is not None]
+    if kind == "unrelated":
+        return Recommendation(
+            method=None,
+            reason="Nothing joins these tables; check the id columns first, and the warnings.",
+        )
+    if kind == "horizontal":
+        return Recommendation(
+            method=None,
+            reason="Vertical methods learn from people whom several parties hold, and here each "
+            "party has its own; this is a case for horizontal training on the shared columns.",
+        )
+    if shared == 0:
+        return Recommendation(
+            method=None,
+            reason="Nobody is held by every party; leave a party out, so that the others share "
+            f"people (two of them share up to {max(pair.shared for pair in pairs)}).",
+        )
+    reason = f"{shared} people are held by all parties and can teach a joint model."
+    if not labelled:
+        reason += " Name the party and column of the label first."
+    elif alone := labelled[0].people - shared:
+        reason += (
+            f" {labelled[0].party} holds {alone} more, whom the joint model does not learn from; "
+            "they are scored by a model that it can use alone."
+        )
+    if shared < 100:
+        reason += " They are few: compare with the active party alone before trusting it."
+    if kind == "mixed":
+        reason += " Settle first which of the columns that seem to be one quantity to keep."
+    return Recommendation(method="split", reason=reason)
