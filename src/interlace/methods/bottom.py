@@ -124,9 +124,10 @@ class Bottom:
             due = "none was due" if pending is None else f"{tuple(pending.shape)} was due"
             raise Refused(f"a gradient of shape {tuple(gradient.shape)} came, {due}")
         self._pending = None
-        self.optimiser.zero_grad()
-        pending.backward(gradient)
-        self.optimiser.step()
+        if self.optimiser is not None:
+            self.optimiser.zero_grad()
+            pending.backward(gradient)  # type: ignore[no-untyped-call]
+            self.optimiser.step()
 
     def embed(self, rows: Tensor) -> Tensor:
         """Embeddings (n, d) outside of training."""
@@ -137,7 +138,8 @@ class Bottom:
 
     def set_rate(self, rate: float) -> None:
         """Change the learning rate."""
-        set_rate(self.optimiser, rate)
+        if self.optimiser is not None:
+            set_rate(self.optimiser, rate)
 
     def keep(self) -> None:
         """Remember the weights as they are now."""
@@ -252,6 +254,7 @@ class BottomSide(PassiveSide):
     def forget_people(self) -> None:
         """The bottom model stays, the former table's features go."""
         self.bottom = self.bottom.over(self.party)
+        self.__dict__.pop("_shared", None)
 
     def mine(self, rows: Tensor) -> Tensor:
         """Rows of this party's table for positions in the shared order.

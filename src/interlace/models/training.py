@@ -29,12 +29,13 @@ class Optimisation(BaseModel):
     weight_decay: float = Field(default=0.0, ge=0)
     schedule: Literal["constant", "cosine", "step"] = "constant"
 
-    def optimiser(self, module: nn.Module) -> torch.optim.Optimizer:
-        """Adam over the module's parameters, in one fused kernel."""
+    def optimiser(self, module: nn.Module) -> torch.optim.Optimizer | None:
+        """Adam over what the module has to learn, in one fused kernel; ``None`` if nothing."""
+        learnt = [p for p in module.parameters() if p.requires_grad]
+        if not learnt:
+            return None
         kind = torch.optim.AdamW if self.weight_decay else torch.optim.Adam
-        return kind(
-            module.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
-        )
+        return kind(learnt, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
 
     def rate(self, epoch: int, epochs: int) -> float:
         """Learning rate of an epoch (counted from 0)."""
@@ -90,11 +91,12 @@ class Randomness:
 
 
 def training_state(
-    module: nn.Module, optimiser: torch.optim.Optimizer, randomness: Randomness
+    module: nn.Module, optimiser: torch.optim.Optimizer | None, randomness: Randomness
 ) -> dict[str, Tensor]:
     """All numbers that a resumed training needs, by name."""
     out = {f"module/{k}": v for k, v in module.state_dict().items()}
-    for i, slots in optimiser.state_dict()["state"].items():
+    state = optimiser.state_dict()["state"] if optimiser is not None else {}
+    for i, slots in state.items():
         out.update({f"optimiser/{i}/{k}": torch.as_tensor(v) for k, v in slots.items()})
     out["randomness"] = randomness.generator.get_state()
     return out
@@ -103,13 +105,16 @@ def training_state(
 def load_training_state(
     state: dict[str, Tensor],
     module: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimiser: torch.optim.Optimizer | None,
     randomness: Randomness,
 ) -> None:
     """Take back what :func:`training_state` gave."""
     module.load_state_dict(
         {k.removeprefix("module/"): v for k, v in state.items() if k.startswith("module/")}
     )
+    randomness.generator.set_state(state["randomness"])
+    if optimiser is None:
+        return
     slots: dict[int, dict[str, Any]] = {}
     for key, tensor in state.items():
         if key.startswith("optimiser/"):
@@ -117,4 +122,3 @@ def load_training_state(
             slots.setdefault(int(i), {})[name] = tensor.clone()
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": slots, "param_groups": groups})
-    randomness.generator.set_state(state["randomness"])

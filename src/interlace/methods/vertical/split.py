@@ -211,8 +211,7 @@ class _Split(Method):
         top_seed = seed_for(seed, "top")
         self.top_ = seeded(lambda: self._build_top(widths, self.objective_.outputs), top_seed)
         self.randomness_ = Randomness(self.top_, top_seed)
-        trained = any(True for _ in self.top_.parameters())
-        self.optimiser_ = self.optimisation.optimiser(self.top_) if trained else None
+        self.optimiser_ = self.optimisation.optimiser(self.top_)
         self.best_top_: dict[str, Tensor] | None = None
 
     def _step(
@@ -236,7 +235,7 @@ class _Split(Method):
         optimisers = self._optimisers()
         for optimiser in optimisers:
             optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         for (name, peer), cut in zip(self.peers_.items(), cuts, strict=False):
             assert cut.grad is not None
             boundary.about(positions[name])
@@ -247,8 +246,8 @@ class _Split(Method):
 
     def _optimisers(self) -> list[torch.optim.Optimizer]:
         """Those of the active party's own networks."""
-        own = [] if self.own_ is None else [self.own_.optimiser]
-        return own if self.optimiser_ is None else [*own, self.optimiser_]
+        own = self.own_.optimiser if self.own_ is not None else None
+        return [o for o in (own, self.optimiser_) if o is not None]
 
     def _set_rate(self, epoch: int, before: float) -> float:
         rate = self.optimisation.rate(epoch, self.epochs)
@@ -368,10 +367,7 @@ class _Split(Method):
         return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
 
     def _state(self, stopping: EarlyStopping) -> State:
-        if self.optimiser_ is not None:
-            tensors = training_state(self.top_, self.optimiser_, self.randomness_)
-        else:
-            tensors = {"randomness": self.randomness_.generator.get_state()}
+        tensors = training_state(self.top_, self.optimiser_, self.randomness_)
         tensors = {f"top/{k}": v for k, v in tensors.items()}
         tensors.update({f"best/{k}": v for k, v in (self.best_top_ or {}).items()})
         meta: dict[str, Any] = {
@@ -405,8 +401,7 @@ class _Split(Method):
             self.own_ = Bottom.from_state(self.active_, State(part("own/"), meta["own"]))
             widths.append(self.own_.width)
         self._assemble(widths, seed)
-        if self.optimiser_ is not None:
-            load_training_state(part("top/"), self.top_, self.optimiser_, self.randomness_)
+        load_training_state(part("top/"), self.top_, self.optimiser_, self.randomness_)
         self.best_top_ = part("best/") or None
         self.active_.boundary.round = int(meta["round"])
 

@@ -1,0 +1,132 @@
+"""What there is without federation, and what there would be in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from interlace import Federation, Party
+from interlace.errors import DataError, JobError
+from interlace.methods import ActiveAlone, MeanImputation, Pooled, SplitVFL, WithFallback
+from interlace.methods.catalogue import CATALOGUE, build_method
+from interlace.models import BottomSpec, Optimisation
+
+HOW: dict[str, Any] = {
+    "epochs": 25,
+    "batch_size": 64,
+    "bottom": BottomSpec(hidden=(16,), width=8),
+    "optimisation": Optimisation(learning_rate=5e-3),
+}
+
+
+def two_halves(people: int, shared: int, **kwargs: Any) -> tuple[Federation, np.ndarray]:
+    """The label needs one number of each party; only some people are shared."""
+    x = np.random.default_rng(0).standard_normal((people, 2))
+    y = (x.sum(1) > 0).astype(int)
+    ids = [f"p{i}" for i in range(people)]
+    bank = pl.DataFrame({"id": ids, "mine": x[:, 0], "y": y})
+    shop = pl.DataFrame({"id": ids, "theirs": x[:, 1]})[people - shared :]
+    fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)], **kwargs)
+    return fed, x
+
+
+def test_alone_asks_nobody_and_uses_all_its_people() -> None:
+    fed, _ = two_halves(400, 200)
+    train, test = fed.split(0.25)
+    before = len(list(fed.active.boundary.ledger.entries()))
+    alone = ActiveAlone(**HOW).fit(train)
+    assert 0.65 < alone.score(test) < 0.85, "half of what decides is at the other party"
+    assert len(list(fed.active.boundary.ledger.entries())) == before
+    assert alone.predict_proba(fed).shape == (400, 2)
+
+
+def test_pooled_sees_what_split_sees() -> None:
+    fed, _ = two_halves(400, 400)
+    train, test = fed.split(0.25)
+    assert Pooled(**HOW).fit(train).score(test) > 0.93
+    assert SplitVFL(**HOW).fit(train).score(test) > 0.93
+
+
+def test_missing_views_are_filled_by_the_mean_of_the_training_people() -> None:
+    fed, x = two_halves(400, 200)
+    train, test = fed.split(0.25)
+    model = MeanImputation(**HOW)
+    joined = model._people(train).active.frame["shop.theirs"].to_numpy()
+    seen = np.setdiff1d(np.arange(200, 400), test.rows)
+    np.testing.assert_allclose(joined[:200], x[seen, 1].mean(), rtol=1e-6)
+    np.testing.assert_allclose(joined[200:], x[200:, 1])
+    assert model.fit(train).score(test) > 0.8
+
+
+def test_categories_are_filled_by_the_most_frequent_level() -> None:
+    bank = pl.DataFrame({"id": list("abcdef"), "n": range(6), "y": [0, 1, 0, 1, 0, 1]})
+    shop = pl.DataFrame({"id": list("abcd"), "kind": ["u", "v", "v", None], "code": [3, 3, 3, 8]})
+    fed = Federation.simulate(
+        [Party("bank", bank, label="y"), Party("shop", shop, categories=["code"])]
+    )
+    joined = MeanImputation()._people(fed).active.frame
+    assert joined["shop.kind"].to_list()[4:] == ["v", "v"]
+    assert joined["shop.code"].to_list()[4:] == [3, 3]
+    assert joined["shop.kind"].to_list()[3] is None, "a gap of a person who is there stays a gap"
+
+
+def test_images_are_joined_side_by_side(digits: Any) -> None:
+    fed = digits()
+    joined = Pooled()._people(fed).active.frame["image"]
+    assert joined.dtype.shape == (1, 8, 8)
+    how = {**HOW, "epochs": 6, "bottom": BottomSpec(hidden=(8, 16), width=16)}
+    train, test = fed.split(0.3)
+    assert Pooled(**how).fit(train).score(test) > 0.8
+
+
+def test_alone_needs_columns(clinics: Any) -> None:
+    with pytest.raises(DataError, match="'bank': the active party has no columns"):
+        ActiveAlone().fit(clinics())
+
+
+def test_a_fallback_scores_those_whom_no_partner_holds(tmp_path: Path) -> None:
+    fed, _ = two_halves(400, 200, folder=tmp_path)
+    train, _ = fed.split(0.25)
+    model = WithFallback(SplitVFL(**HOW), ActiveAlone(**HOW)).fit(train)
+    sources = model.sources(fed)
+    assert (sources[:200] == "alone").all()
+    assert (sources[200:] == "joint").all()
+    outputs = model.predict_proba(fed)
+    np.testing.assert_array_equal(
+        outputs[:200], model.alone.predict_proba(fed.view(np.arange(200)))
+    )
+    np.testing.assert_array_equal(
+        outputs[200:], model.joint.predict_proba(fed.view(np.arange(200, 400)))
+    )
+    right = model.predict(fed) == fed.y.numpy()
+    assert right[200:].mean() > right[:200].mean() + 0.05
+    model.save("both")
+    again = WithFallback(SplitVFL(**HOW), ActiveAlone(**HOW)).load("both", fed)
+    np.testing.assert_array_equal(again.predict_proba(fed), outputs)
+
+
+@pytest.mark.parametrize("name", list(CATALOGUE))
+def test_every_method_can_be_named(name: str) -> None:
+    method = build_method(name, {"epochs": 3, "bottom": {"hidden": [8], "width": 4}})
+    assert method.epochs == 3
+    assert method.bottom.width == 4
+    assert type(method)(**method.get_params()).get_params() == method.get_params()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "complaint"),
+    [
+        ("splt", {}, "no method 'splt'; did you mean 'split'"),
+        ("zzz", {}, "there are: split, agg"),
+        ("split", {"epoch": 3}, "no hyper-parameter 'epoch'; did you mean 'epochs'"),
+        ("split", {"bottom": {"widht": 3}}, "`bottom.widht`"),
+        ("split", {"optimisation": {"learning_rate": -1}}, "`optimisation.learning_rate`"),
+    ],
+)
+def test_wrong_names_are_told(name: str, settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(JobError, match=complaint):
+        build_method(name, settings)
