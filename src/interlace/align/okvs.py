@@ -6,8 +6,8 @@ is the sum of three slots, one in each third of the table, and of those of 64 de
 64-bit word of the key selects. Keys are peeled off as in a Bloomier filter; the few that cannot be
 peeled (seldom any, then mostly two that share all three slots) are solved for in the dense slots.
 That fails if these few have linearly dependent words, a chance of 2^-40 with 24 of them; a table
-has 1.3 slots a key (peeling works up to 1 in 1.2228; small tables get 1.5 and 256 more). Never having
-to draw the seed again is what makes the seed tell nothing about the keys.
+has 1.3 slots a key (peeling works up to 1 in 1.2228; small tables get 1.5 and 256 more). Never
+having to draw the seed again is what makes the seed tell nothing about the keys.
 
 Values must look random to whoever sees the table; here a pseudo-random function masks them.
 """

@@ -13,7 +13,7 @@ Why BLAKE2b for the final hash, and not fixed-key AES, which would take all rows
 reviewed constructions (MMO and TMMO of Guo, Katz, Wang and Yu 2020, "Efficient and Secure
 Multiparty Computation from Fixed-Key Block Ciphers") take one 128-bit block, so a 512-bit row would
 first have to be folded to 128 bits, for which there is no reviewed construction; and their bound
-falls with the number of instances, to about 104 bits at ten million ids. BLAKE2b takes the whole row.
+falls with the number of instances, to about 104 bits at ten million ids. BLAKE2b takes a whole row.
 
 Rows are made and used up block by block, so memory does not grow with the number of bins.
 """
