@@ -1,0 +1,106 @@
+"""The program: its verbs, what holds for all of them, and how it fails."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Annotated, NoReturn, ParamSpec, TypeVar
+
+import typer
+from rich.text import Text
+
+import interlace
+from interlace.cli import console, demo, inspect, predict, report, run, split
+from interlace.errors import InterlaceError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+app = typer.Typer(
+    name="interlace",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    # Their tracebacks show local variables, and those can hold people's data.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_debug = False
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"interlace {interlace.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", envvar="INTERLACE_DEBUG", help="Show tracebacks of errors."),
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """One model from several organisations' tables, without moving a record.
+
+    Start with `interlace demo`. With tables of your own: `inspect` says how they fit together,
+    `run` trains by a job file, `predict` scores new people, `report` shows a run again. With a
+    single table: `split` cuts it into parties.
+    """
+    global _debug
+    _debug = debug
+
+
+def _guarded(function: Callable[P, R]) -> Callable[P, R]:
+    """The verb, with errors that a user can act on."""
+
+    @functools.wraps(function)
+    def verb(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort):
+            raise
+        except InterlaceError as e:
+            _fail(str(e), 2)
+        except OSError as e:
+            if e.errno == errno.EPIPE:  # who read our output has had enough
+                raise
+            _fail(_explain(e), 2)
+        except Exception as e:
+            _fail(
+                f"{type(e).__name__}, which should not happen: a fault in interlace. "
+                "`interlace --debug ...` shows where; please report it with that traceback",
+                1,
+            )
+
+    return verb
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    if _debug:
+        traceback.print_exc()
+    console.say(Text.assemble(("error: ", "bold red"), message))
+    raise typer.Exit(code)
+
+
+def _explain(e: OSError) -> str:
+    """What the system refused, and what to do about it."""
+    ways_out = {
+        errno.ENOSPC: "Free some space, then repeat the command",
+        errno.EDQUOT: "Free some space, then repeat the command",
+        errno.EACCES: "Choose a folder that this user may write, or let it read the file",
+        errno.EPERM: "Choose a folder that this user may write, or let it read the file",
+        errno.EROFS: "Choose a folder that can be written",
+    }
+    what = f"{e.filename}: {e.strerror}" if e.filename else str(e.strerror or type(e).__name__)
+    way_out = ways_out.get(e.errno or 0)
+    return f"{what}. {way_out}" if way_out else what
+
+
+for _verb in (demo.demo, split.split, inspect.inspect, run.run, predict.predict, report.report):
+    app.command(_verb.__name__)(_guarded(_verb))

@@ -1,0 +1,73 @@
+"""What the terminal shows: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+PLAIN_WIDTH = 120  # of tables in a file or pipe, which has no width of its own
+
+
+def table(*headings: str, title: str | None = None) -> Table:
+    """A table whose first column is text and whose other columns are numbers."""
+    made = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for i, heading in enumerate(headings):
+        made.add_column(heading, justify="left" if i == 0 else "right", overflow="fold")
+    return made
+
+
+def show(*things: object) -> None:
+    """Print results."""
+    for thing in things:
+        out.print(thing, width=None if out.is_terminal else PLAIN_WIDTH, soft_wrap=_is_text(thing))
+
+
+def say(text: str | Text) -> None:
+    """Tell the user what is going on, beside the results."""
+    err.print(text, markup=False, soft_wrap=True)
+
+
+def _is_text(thing: object) -> bool:
+    return isinstance(thing, str | Text)
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Iterator[Callable[[str, float], None]]:
+    """A progress bar for the time of a ``with``; without a terminal, a line every tenth.
+
+    Yields:
+        A function that is told what is being done, and which share of the whole is behind.
+    """
+    if quiet:
+        yield lambda _what, _done: None
+    elif err.is_terminal:
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(compact=True),
+            console=err,
+            transient=True,
+        )
+        with bar:
+            task = bar.add_task("", total=1.0)
+            yield lambda what, done: bar.update(task, description=what, completed=done)
+    else:
+        shown = -1
+
+        def tell(what: str, done: float) -> None:
+            nonlocal shown
+            if int(done * 10) > shown:
+                shown = int(done * 10)
+                say(f"{done:4.0%}  {what}")
+
+        yield tell

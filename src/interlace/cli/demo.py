@@ -1,0 +1,5 @@
+"""``interlace demo``."""
+
+
+def demo() -> None:
+    """Run."""

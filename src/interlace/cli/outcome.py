@@ -1,0 +1,73 @@
+"""What a run came to, on one screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from interlace.cli.console import show, table
+
+if TYPE_CHECKING:
+    from interlace.job.results import ModelResult, Results
+
+_COLOURS = {"gain": "green", "none": "yellow", "loss": "red", "open": "default"}
+_ORDER = ("baseline", "method", "upper bound")
+_STYLES = {"baseline": "", "method": "bold", "upper bound": "dim"}
+
+
+def show_outcome(results: Results, folder: Path) -> None:
+    """Print what federation bought, what passed between the parties, and where the report lies."""
+    from interlace.assess import MEASURES, main_measures
+    from interlace.report import words
+    from interlace.report.verdict import judge
+
+    verdict = judge(results)
+    show("", Text(verdict.headline, style=f"bold {_COLOURS[verdict.outcome]}"))
+    for detail in verdict.details:
+        show(Text(detail))
+    fitted = [m for m in results.models if m.fits]
+    metrics = [
+        m
+        for m in main_measures(results.task)
+        if any(m in f.metrics for x in fitted for f in x.fits)
+    ]
+    made = table("", *(MEASURES[m].title for m in metrics))
+    for model in sorted(fitted, key=lambda m: _ORDER.index(m.role)):
+        title = f"{model.title} (upper bound)" if model.role == "upper bound" else model.title
+        cells = (_cell(fitted, model, metric) for metric in metrics)
+        made.add_row(title, *cells, style=_STYLES[model.role])
+    show(made)
+    for model in results.models:
+        if model.skipped:
+            show(Text(f"{model.title}: left out, since {model.skipped}.", style="dim"))
+    kinds: dict[str, int] = {}
+    for flow in results.flows:
+        kinds[flow.kind] = kinds.get(flow.kind, 0) + flow.bytes_after
+    by_size = sorted(kinds, key=lambda k: -kinds[k])
+    passed = ", ".join(f"{k} {words.size(kinds[k])}" for k in by_size)
+    messages = words.count(sum(f.messages for f in results.flows))
+    show(
+        Text(
+            f"Passed between the parties in one training: {words.size(sum(kinds.values()))} in "
+            f"{messages} messages ({passed})."
+        ),
+        Text(f"Time: {words.duration(results.seconds)}."),
+        Text.assemble("Report: ", (str(folder / "report.html"), "bold cyan")),
+    )
+
+
+def _cell(models: list[ModelResult], model: ModelResult, metric: str) -> str:
+    """Mean over the seeds, and half the width of its interval where there is one."""
+    from interlace.report import words
+    from interlace.report.verdict import by_seed, summary
+
+    decimals = words.decimals_for(v for m in models for v in by_seed(m, metric).values())
+    found = summary(model, metric)
+    if found is None:
+        return "–"
+    text = words.decimal(found.mean, decimals)
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} ± {words.decimal((found.high - found.low) / 2, decimals)}"

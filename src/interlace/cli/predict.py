@@ -1,0 +1,70 @@
+"""``interlace predict``: score new people with the models of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interlace.cli.console import say
+from interlace.errors import JobError
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    table: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PARTY=PATH", help="A party's table of the people to score; one for each party."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Where the scores go: .csv or .parquet; replaced if it is there.")
+    ] = Path("scores.csv"),
+) -> None:
+    """Score new people with the models of a finished run.
+
+    People whom all parties hold are scored jointly; people whom a partner lacks, by the model that
+    the active party can use alone. Their tables need the columns the run had, but no label.
+
+        interlace predict runs/caravan --table insurer=new.csv --table vendor=theirs.csv
+
+    What comes out: one row for each person of the active party's table, with its id, the
+    `prediction`, for classes a `probability` each, and the `model` that was used: `joint`, `alone`,
+    or `none` where the run trained no model for those the partners lack.
+    """
+    tables = dict(_named(text) for text in table)
+    if len(tables) < len(table):
+        raise JobError("a party is given two tables; give one for each party")
+    if out.suffix not in (".csv", ".parquet"):
+        raise JobError(f"scores cannot be written as '{out.suffix}'; name a .csv or .parquet file")
+
+    from interlace.serve.batch import predict as score
+
+    scores = score(run, tables)
+    fresh = out.with_name(f".{out.name}.new")
+    if out.suffix == ".csv":
+        fresh.write_bytes(scores.write_csv().encode())
+    else:
+        scores.write_parquet(fresh)
+    fresh.replace(out)
+    used = dict(scores["model"].value_counts().iter_rows())
+    say(f"{out}: {scores.height:,} people")
+    for model, meaning in _MODELS.items():
+        if model in used:
+            say(f"{used[model]:>9,} {model:<6} {meaning}")
+
+
+_MODELS = {
+    "joint": "all parties hold them",
+    "alone": "a partner lacks them: scored by the active party's own model",
+    "none": "a partner lacks them, and the run trained no `active_alone` model to score them by",
+}
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise JobError(f"'{text}' names no party and table; write PARTY=PATH")
+    return name, path

@@ -1,0 +1,96 @@
+"""``interlace report``: look at a run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from interlace.cli.console import say, show
+from interlace.errors import JobError
+
+if TYPE_CHECKING:
+    from interlace.job.results import Results
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    open_it: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    transcript: Annotated[
+        bool, typer.Option("--transcript", help="Print the whole conversation, from the ledger.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check that no party's ledger was changed.")
+    ] = False,
+) -> None:
+    """Write a run's page again, read its conversation, or check its ledgers.
+
+        interlace report runs/caravan --open
+
+        interlace report runs/caravan --transcript | less
+
+        interlace report runs/caravan --verify
+
+    What comes out: `report.html` in the run folder, made from `results.json`. With `--transcript`,
+    every message that passed, stretches that repeat standing once. With `--verify`, whether every
+    row of every ledger is as it was written; the exit code is 1 if one is not.
+    """
+    from interlace.job.results import Results
+
+    file = run / "results.json"
+    if not file.exists():
+        raise JobError(f"{run} holds no results; train first with `interlace run`")
+    try:
+        results = Results.read(file)
+    except ValueError as e:
+        raise JobError(f"{file} is damaged; go on with the run by --resume to make it again") from e
+    if transcript or verify:
+        if transcript:
+            _show_transcript(run, results)
+        if verify and not _verify(run, results):
+            raise typer.Exit(1)
+        return
+
+    from interlace.report import write_report
+
+    page = write_report(results, run / "report.html")
+    show(Text.assemble("Report: ", (str(page), "bold cyan")))
+    if open_it:
+        typer.launch(page.resolve().as_uri())
+
+
+def _ledger(run: Path, party: str) -> Path:
+    return run / "parties" / party / "ledger.sqlite"
+
+
+def _show_transcript(run: Path, results: Results) -> None:
+    from interlace.boundary import Ledger
+
+    active = next(p.name for p in results.parties if p.active)
+    if not _ledger(run, active).exists():
+        raise JobError(f"the ledger of party '{active}' is not in {run}")
+    typer.echo(Ledger(_ledger(run, active)).transcript())
+
+
+def _verify(run: Path, results: Results) -> bool:
+    from interlace.boundary import Ledger
+
+    good = True
+    for party in results.parties:
+        path = _ledger(run, party.name)
+        if not path.exists():
+            say(Text.assemble(("missing  ", "bold red"), f"{party.name}: {path} is not there"))
+            good = False
+            continue
+        ledger = Ledger(path)
+        wrong = ledger.verify(party.ledger_head or None)
+        if wrong is None:
+            rows = sum(1 for _ in ledger.entries())
+            show(Text.assemble(("intact   ", "bold green"), f"{party.name}: {rows:,} rows"))
+        else:
+            text = f"{party.name}: row {wrong:,} of {path} is not as it was written"
+            say(Text.assemble(("changed  ", "bold red"), text))
+            good = False
+    return good

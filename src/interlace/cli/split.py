@@ -1,0 +1,316 @@
+"""``interlace split``: cut one table into the tables of parties, for a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.text import Text
+
+from interlace.cli.console import say, show, table
+from interlace.errors import InterlaceError, JobError
+
+if TYPE_CHECKING:
+    from interlace.data.partition import CutDifficulty, Split
+
+
+def split(
+    source: Annotated[str, typer.Argument(metavar="TABLE", help="The one table.")],
+    label: Annotated[str, typer.Option(help="The column to learn.")],
+    party: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME[=COLUMNS]",
+            help="A party, once for each. With columns, `NAME=age,income,card_*`, it gets these; "
+            "the one party without any gets the rest.",
+        ),
+    ],
+    id: Annotated[
+        str | None, typer.Option(help="The id column.", show_default="one is made up")
+    ] = None,
+    active: Annotated[
+        str | None, typer.Option(help="Who has the label.", show_default="the first party")
+    ] = None,
+    by: Annotated[
+        Literal["random", "correlation", "importance"],
+        typer.Option(
+            help="How columns that nobody is named for are given out: at random, to reach the "
+            "correlation `--beta` between parties, or the balance of importance `--alpha`."
+        ),
+    ] = "random",
+    alpha: Annotated[
+        float, typer.Option(help="Near 0: one party has all that matters. Large: balanced.")
+    ] = 1.0,
+    beta: Annotated[
+        float,
+        typer.Option(help="0: parties' columns say different things. 1: they repeat each other."),
+    ] = 0.5,
+    horizontal: Annotated[
+        bool,
+        typer.Option("--horizontal", help="All columns at every party, and other people at each."),
+    ] = False,
+    shared: Annotated[
+        int | None, typer.Option(help="People whom all parties hold.", show_default="everybody")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=N",
+            help="People whom one party alone holds.",
+            show_default="those not shared, divided evenly",
+        ),
+    ] = None,
+    labelled: Annotated[
+        str,
+        typer.Option(
+            metavar="all|shared|N",
+            help="Whose labels are kept: all of the active party's people, the shared ones, or a "
+            "number of them.",
+        ),
+    ] = "all",
+    out: Annotated[
+        Path | None, typer.Option(help="The folder.", show_default="the table's name and -parties")
+    ] = None,
+    format: Annotated[Literal["csv", "parquet"], typer.Option(help="Of the tables.")] = "csv",
+    seed: Annotated[int, typer.Option(help="Seeds all that is random.")] = 0,
+) -> None:
+    """Cut one table into parties, to try out what their federation would bring.
+
+    Columns by name, the rest to the vendor; 3,000 shared people, the others at one party only:
+
+        interlace split people.csv --label bought --party us=age,card_* --party vendor --shared 3000
+
+    Columns at random among three parties, labels for 500 people only:
+
+        interlace split people.csv --label bought --party a --party b --party c --labelled 500
+
+    What comes out: a table and a party file for each party, and a `job.yaml` that `interlace run`
+    takes as it stands. With it two measures of the cut (VertiBench's): α, how evenly what matters
+    is spread over the parties, and β, how much their columns correlate with each other's.
+    """
+    from interlace.data.partition import (
+        alpha_beta,
+        cut_columns,
+        cut_people,
+        cut_rows,
+        split_horizontal,
+        split_vertical,
+    )
+    from interlace.data.tables import read_table
+
+    names, patterns = _parties(party)
+    active = active or names[0]
+    if active not in names:
+        raise JobError(f"the active party '{active}' is not among: {', '.join(names)}")
+    folder = out or Path(f"{_stem(source)}-parties")
+    frame = read_table(source, party="one table", ids=[id] if id else [])
+    features = [c for c in frame.columns if c not in (id, label)]
+    counts = _counts(only or [], names)
+
+    if horizontal:
+        if shared is not None or patterns:
+            raise JobError(
+                "a horizontal cut gives every party all columns and shares no people; leave "
+                "--shared and the parties' columns out"
+            )
+        if counts:
+            missing = sorted(set(names) - set(counts))
+            if missing:
+                raise JobError(f"say how many people '{missing[0]}' has: --only {missing[0]}=N")
+            if sum(counts.values()) > frame.height:
+                raise JobError(
+                    f"{sum(counts.values()):,} people cannot be cut from {frame.height:,}"
+                )
+            frame = frame.sample(sum(counts.values()), shuffle=True, seed=seed)
+        weights = [counts[n] for n in names] if counts else None
+        rows = cut_rows(frame.height, names, weights=weights, seed=seed)
+        cut = split_horizontal(frame, rows, label=label, id=id)
+        _write(folder, cut, format, None, [])
+        _show_tables(folder, cut, None)
+        say("No job is written: interlace trains over shared people, and these parties share none.")
+        return
+
+    named = _columns(patterns, features)
+    columns = cut_columns(
+        frame,
+        features,
+        names,
+        "named" if named else by,
+        named=named,
+        alpha=alpha,
+        beta=beta,
+        label=label,
+        seed=seed,
+    )
+    people = cut_people(
+        frame.height,
+        names,
+        shared=frame.height if shared is None else shared,
+        alone=counts or None,
+        label_party=active,
+        labelled=_labelled(labelled),
+        seed=seed,
+    )
+    cut = split_vertical(frame, columns, people, label=label, label_party=active, id=id)
+    difficulty = None
+    if sum(bool(c) for c in columns.values()) > 1:
+        difficulty = alpha_beta(frame, columns, label, seed=seed)
+    _write(folder, cut, format, active, [_description(source, named, by, difficulty)])
+    _show_tables(folder, cut, difficulty)
+    say(f"Shared by all: {len(people.rows[active]) if shared is None else shared:,} people.")
+    show(Text.assemble("Next: ", (f"interlace run {folder / 'job.yaml'}", "bold cyan")))
+
+
+# -- what was asked for -----------------------------------------------------------------------
+
+
+def _parties(texts: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The parties' names, and the column patterns of those that have some."""
+    names, patterns = [], {}
+    for text in texts:
+        name, equals, columns = text.partition("=")
+        if name in names:
+            raise JobError(f"two parties are called '{name}'; every party needs its own name")
+        names.append(name)
+        if equals:
+            patterns[name] = [c.strip() for c in columns.split(",") if c.strip()]
+    if len(names) < 2:
+        raise JobError("a cut takes at least two parties: --party NAME, once for each")
+    return names, patterns
+
+
+def _columns(patterns: dict[str, list[str]], features: Sequence[str]) -> dict[str, list[str]]:
+    """The patterns' columns; a pattern that is no column's name may hold * and ?."""
+    from interlace.data.tables import missing_column
+
+    named: dict[str, list[str]] = {}
+    for party, wanted in patterns.items():
+        named[party] = []
+        for pattern in wanted:
+            found = [c for c in features if c == pattern or fnmatchcase(c, pattern)]
+            if not found:
+                raise missing_column(pattern, features, party=party)
+            named[party] += [c for c in found if c not in named[party]]
+    return named
+
+
+def _counts(texts: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    counts = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in names or not number.isdigit():
+            raise JobError(
+                f"--only {text}: write NAME=N, a number of people for one of {', '.join(names)}"
+            )
+        counts[name] = int(number)
+    return counts
+
+
+def _labelled(text: str) -> int | Literal["all", "shared"]:
+    if text == "all":
+        return "all"
+    if text == "shared":
+        return "shared"
+    if not text.isdigit():
+        raise JobError(f"--labelled {text}: write all, shared, or a number of people")
+    return int(text)
+
+
+def _stem(source: str) -> str:
+    return Path(source).name.partition(".")[0] or "table"
+
+
+# -- what comes of it -------------------------------------------------------------------------
+
+
+def _description(
+    source: str, named: dict[str, list[str]], by: str, difficulty: CutDifficulty | None
+) -> str:
+    how = {
+        "random": "at random",
+        "correlation": "by correlation",
+        "importance": "by importance",
+    }[by]
+    text = f"{Path(source).name}, its columns cut {'by name' if named else how}"
+    if difficulty is None:
+        return f"{text}."
+    return f"{text} (α {difficulty.alpha:.2f}, β {difficulty.beta:.2f})."
+
+
+def _write(
+    folder: Path,
+    cut: Split,
+    format: Literal["csv", "parquet"],
+    active: str | None,
+    lines: list[str],
+) -> None:
+    """Tables and party files and, where there is an active party, the job; all or none."""
+    import yaml
+
+    from interlace.data.partition import write_split
+
+    texts = {}
+    for name in cut.tables:
+        fields = {"table": f"{name}.{format}", "id": cut.id}
+        if active in (name, None):
+            fields["label"] = cut.label
+        texts[f"{name}.yaml"] = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
+    if active is not None:
+        job = {
+            "name": folder.resolve().name,
+            "description": lines[0],
+            "parties": {name: f"{name}.yaml" for name in cut.tables},
+            "active": active,
+            "method": {"name": "split"},
+        }
+        texts["job.yaml"] = yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
+    there = [name for name in texts if (folder / name).exists()]
+    if there:
+        raise InterlaceError(
+            f"{folder / there[0]} is already there; remove it, or choose another folder by --out"
+        )
+    write_split(folder, cut, format=format)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+
+
+def _show_tables(folder: Path, cut: Split, difficulty: CutDifficulty | None) -> None:
+    headings = ["party", "people", "labelled", "columns", *(["importance"] if difficulty else [])]
+    made = table(*headings, title=str(folder))
+    for name, frame in cut.tables.items():
+        has_label = cut.label in frame.columns
+        known = frame.height - frame[cut.label].null_count() if has_label else None
+        row = [
+            name,
+            f"{frame.height:,}",
+            "–" if known is None else f"{known:,}",
+            f"{frame.width - 1 - has_label:,}",
+        ]
+        if difficulty:
+            row.append(f"{difficulty.shares.get(name, 0.0):.0%}")
+        made.add_row(*row)
+    show(made)
+    if difficulty:
+        show(
+            f"α = {difficulty.alpha:.2f}: {_in_words_alpha(difficulty.alpha)}",
+            f"β = {difficulty.beta:.2f}: {_in_words_beta(difficulty.beta)}",
+        )
+
+
+def _in_words_alpha(alpha: float) -> str:
+    if alpha < 0.5:
+        return "nearly all that matters lies at one party."
+    return "what matters is spread unevenly." if alpha < 5 else "what matters is spread evenly."
+
+
+def _in_words_beta(beta: float) -> str:
+    if beta < 1 / 3:
+        return "the parties' columns say different things."
+    return (
+        "the parties' columns overlap somewhat in what they say."
+        if beta < 2 / 3
+        else "the parties' columns repeat each other as much as a cut of this table can."
+    )
