@@ -16,14 +16,11 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 import interlace
 from interlace.assess.utility import evaluate
@@ -38,7 +35,7 @@ from interlace.job.results import (
     PartyResult,
     Results,
 )
-from interlace.job.spec import Job, MethodChoice, PartyFile, read_job, write_job
+from interlace.job.spec import Job, MethodChoice, PartyFile, located, read_job, write_job
 from interlace.methods import Method
 from interlace.methods.base import Epoch
 from interlace.methods.catalogue import accepted, build_method, entry
@@ -74,11 +71,15 @@ def run(
         AlignmentError: too few people are shared.
     """
     source = "" if isinstance(job, Job) else str(job)
-    if not isinstance(job, Job):
-        job = read_job(Path(job))
-    folder = Path(folder) if folder is not None else Path("runs") / job.name
+    job = located(job, Path.cwd()) if isinstance(job, Job) else read_job(Path(job))
+    folder = Path(folder) if folder is not None else default_folder(job)
     command = command or f"interlace run {source or 'job.yaml'}"
     return _Run(job, folder, resume, progress or (lambda _what, _done: None), command).go()
+
+
+def default_folder(job: Job) -> Path:
+    """Where a job runs unless told otherwise."""
+    return Path("runs") / job.name
 
 
 def make_party(name: str, file: PartyFile, *, label_needed: bool = True) -> Party:
@@ -167,15 +168,16 @@ class _Run:
             if any(fit.seed == seed for fit in model.fits):
                 continue
             tag = f"{choice.name}-{seed}"
+            method = build_method(choice.name, choice.settings)
+            doing, epochs = f"{model.title}, seed {seed}", getattr(method, "epochs", 1)
 
             def on_epoch(
-                epoch: Epoch, n: int = number, m: ModelResult = model, s: int = seed
+                epoch: Epoch, done: int = number, doing: str = doing, epochs: int = epochs
             ) -> None:
-                share = min(1.0, epoch.number / _epochs(choice))
-                self.progress(f"{m.title}, seed {s}, epoch {epoch.number}", (n + share) / len(fits))
+                share = min(1.0, epoch.number / epochs)
+                self.progress(f"{doing}, epoch {epoch.number}", (done + share) / len(fits))
 
-            self.progress(f"{model.title}, seed {seed}", number / len(fits))
-            method = build_method(choice.name, choice.settings)
+            self.progress(doing, number / len(fits))
             began = time.perf_counter()
             method.fit(train.fresh(seed, tag), checkpoint=tag, on_epoch=on_epoch)
             fit = self._measure(method, federation, test, seed, tag, time.perf_counter() - began)
@@ -183,9 +185,9 @@ class _Run:
             model.fits.append(fit)
             if model.role == "method" and seed == self.job.seeds[0]:
                 results.flows += _flows(federation, tag)
-                for party in results.parties:
-                    own = next(p for p in parties if p.name == party.name)
-                    party.privacy = own.boundary.accounts()
+                for shown in results.parties:
+                    own = next(p for p in parties if p.name == shown.name)
+                    shown.privacy = own.boundary.accounts()
             self._write(results, parties)
             for party in parties:
                 shutil.rmtree(party.path("checkpoints", tag), ignore_errors=True)
@@ -296,11 +298,6 @@ def compared(job: Job) -> list[MethodChoice]:
         MethodChoice(name=c.name, **{**accepted(c.name, job.method.settings), **c.settings})
         for c in chosen
     ]
-
-
-def _epochs(choice: MethodChoice) -> int:
-    epochs = getattr(build_method(choice.name, choice.settings), "epochs", 1)
-    return int(epochs)
 
 
 def _why_not(name: str, federation: Federation) -> str | None:

@@ -65,7 +65,7 @@ class PartyResult(BaseModel):
     id_notes: list[str] = Field(default_factory=list)
     column_notes: list[str] = Field(default_factory=list)
     ledger_head: str = ""
-    privacy: dict[str, dict[str, float | str]] = Field(default_factory=dict)
+    privacy: dict[str, dict[str, int | float | str]] = Field(default_factory=dict)
 
 
 class Flow(BaseModel):

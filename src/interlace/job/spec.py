@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +28,8 @@ class PartyFile(BaseModel):
     )
     id: str | list[str] | IdRule = Field(
         default="id",
-        description="The column, or columns, that say who a row is about; or a rule with `columns`, "
-        "`strip`, `case`, `zeros`, `duplicates`, `blanks`.",
+        description="The column, or columns, that say who a row is about; or a rule with "
+        "`columns`, `strip`, `case`, `zeros`, `duplicates`, `blanks`.",
     )
     label: str | list[str] | None = Field(
         default=None, description="The column to learn, at the party that has it."
@@ -136,7 +137,7 @@ class _OneOfEach(yaml.SafeLoader):
 def _mapping(loader: _OneOfEach, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
+        key = loader.construct_object(key_node)
         if key in seen:
             raise JobError(
                 f"'{key}' stands twice in {key_node.start_mark.name} "
@@ -144,7 +145,7 @@ def _mapping(loader: _OneOfEach, node: yaml.MappingNode) -> dict[Any, Any]:
             )
         seen.add(key)
     loader.flatten_mapping(node)
-    return dict(loader.construct_pairs(node))  # type: ignore[no-untyped-call]
+    return dict(loader.construct_pairs(node))
 
 
 _OneOfEach.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
@@ -175,17 +176,31 @@ def read_job(path: Path) -> Job:
 
 
 def write_job(job: Job, path: Path) -> None:
-    """Write a job as YAML, leaving out what is as by default; tables relative to the file."""
+    """Write a job as YAML, leaving out what is as by default; tables relative to the file.
+
+    It is written whole or not at all.
+    """
     data = job.model_dump(mode="json", exclude_defaults=True)
     for entry in data["parties"].values():
         table = Path(entry["table"])
         if table.is_absolute() and table.is_relative_to(path.parent.resolve()):
             entry["table"] = str(table.relative_to(path.parent.resolve()))
-    path.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    os.replace(fresh, path)
+
+
+def located(job: Job, base: Path) -> Job:
+    """The job with its tables' relative paths taken from ``base``."""
+    parties = {
+        name: file.model_copy(update={"table": _absolute(file.table, base)})
+        for name, file in job.parties.items()
+    }
+    return job.model_copy(update={"parties": parties})
 
 
 def _absolute(table: str, base: Path) -> str:
-    if "://" in table or table.startswith("sql:"):
+    if table.startswith(("sql:", "duckdb:")):
         return table
     return str((base / table).resolve())
 
