@@ -278,6 +278,13 @@ def test_the_price_in_bytes(boundary: Callable[..., Boundary], release: Any) -> 
     assert ratio({"topk": {"share": 0.1}}) == pytest.approx(8, rel=0.1)
 
 
+def test_a_code_does_not_unfold_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = TopK(count=1).encode(torch.randn(2, 8), SENDING).tensors
+    monkeypatch.setattr("interlace.boundary.guards.compress.MAX_DECODED", 15)
+    with pytest.raises(ValueError, match="shape"):
+        TopK.decode(tensors)
+
+
 def test_a_code_that_cannot_be_right_is_not_unfolded() -> None:
     value = torch.randn(4, 6)
     top, quantised, half = (
