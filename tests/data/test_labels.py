@@ -94,8 +94,8 @@ def test_multi_label_marks() -> None:
     text = fit(["a|b", "b", None], "multilabel")
     assert text.classes == ("a", "b")
     assert (text.counts, text.unlabelled) == ((1, 2), 1)
-    marks = fit([[0, 1], [1, 1]], dtype=pl.Array(pl.Int8, 2))
-    assert marks.encode(pl.Series([[1, 0]], dtype=pl.Array(pl.Int8, 2))).tolist() == [[1, 0]]
+    arrays = fit([[0, 1], [1, 1]], dtype=pl.Array(pl.Int8, 2))
+    assert arrays.encode(pl.Series([[1, 0]], dtype=pl.Array(pl.Int8, 2))).tolist() == [[1, 0]]
     struct = fit([{"u": True, "v": False}, {"u": False, "v": True}, {"u": True, "v": None}])
     assert (struct.classes, struct.unlabelled) == (("u", "v"), 1)
 

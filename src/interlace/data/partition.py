@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -30,7 +31,7 @@ Matrix = NDArray[np.float64]
 
 _MOST_ROWS = 10_000  # of a table, for a correlation or an importance
 _MOST_STEPS = 1_500  # of a local search, for a hundred columns or fewer
-_RESTARTS = 4
+_RANDOM = 2  # starts of it that are random
 _WARMTH = 0.003  # a swap that costs this much Icor is at first accepted one time in e
 
 
@@ -505,16 +506,25 @@ def feature_importance(
     train = max(1, int(0.7 * len(rows)))
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     model = kind(max_iter=50, early_stopping=False, random_state=seed)
-    model.fit(table[:train], outcome[:train])
     score: Callable[[Matrix], Matrix] = model.predict if regression else model.predict_proba
     held_out = table[train:][:2000] if train < len(table) else table
-    base = score(held_out)
     importance = np.zeros(len(features))
-    for i in range(len(features)):
-        changed = held_out.copy()
-        changed[:, i] = rng.permutation(changed[:, i])
-        importance[i] = np.abs(score(changed) - base).mean()
+    with _one_thread():
+        model.fit(table[:train], outcome[:train])
+        base = score(held_out)
+        for i in range(len(features)):
+            changed = held_out.copy()
+            changed[:, i] = rng.permutation(changed[:, i])
+            importance[i] = np.abs(score(changed) - base).mean()
     return importance
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """For many small computations, which more threads only slow down."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    limits: AbstractContextManager[object] = threadpool_limits(1)
+    return limits
 
 
 def _matrix(frame: pl.DataFrame, features: Sequence[str], seed: int) -> Matrix:
@@ -540,9 +550,7 @@ def _filled(values: Matrix) -> Matrix:
 
 def _correlation(table: Matrix) -> Matrix:
     """Spearman's rank correlation, 0 for constant columns."""
-    from scipy.stats import rankdata
-
-    ranks = rankdata(table, axis=0)
+    ranks = pl.DataFrame(table).select(pl.all().rank()).to_numpy()
     ranks = ranks - ranks.mean(axis=0)
     length = np.sqrt(np.square(ranks).sum(axis=0))
     ranks = np.divide(ranks, length, out=np.zeros_like(ranks), where=length > 0)
@@ -562,12 +570,26 @@ def pcor(block: Matrix) -> float:
     return float(np.std(np.linalg.svd(block, compute_uv=False), ddof=1) / math.sqrt(size))
 
 
+def _inner_pcor(block: Matrix) -> float:
+    """:func:`pcor` of a party with itself, without singular values.
+
+    Of a positive semi-definite matrix they sum to the trace, and their squares to the square of
+    the Frobenius norm.
+    """
+    size = len(block)
+    if size < 2:
+        return 0.0
+    variance = (np.square(block).sum() - np.trace(block) ** 2 / size) / (size - 1)
+    return math.sqrt(max(float(variance), 0.0) / size)
+
+
 class _Search:
     """Local search over the cuts of some columns into parties of given sizes.
 
     The neighbours of a cut swap two columns of two parties. Icor is the mean, over ordered pairs
     of parties (i, j), of ``pcor(i, j) - pcor(i, i)``; only the blocks of the two parties that swap
-    are computed anew.
+    are computed anew. The search starts at random cuts, and at the better of two cuts along a
+    spectral ordering of the columns, by which like columns are neighbours.
     """
 
     def __init__(self, correlation: Matrix, sizes: Sequence[int], seed: int) -> None:
@@ -584,13 +606,30 @@ class _Search:
     def best(self, cost: Callable[[float], float]) -> tuple[float, Index]:
         """The Icor and the owners of the cheapest cut found, by simulated annealing."""
         rng = np.random.default_rng(self.seed)
-        runs = [self._anneal(cost, rng) for _ in range(_RESTARTS)]
+        with _one_thread():
+            suggested = min(self._suggested(), key=lambda o: cost(self.icor(self.blocks(o))))
+            starts = [suggested, *(rng.permutation(self.start) for _ in range(_RANDOM))]
+            runs = [self._anneal(cost, start, rng) for start in starts]
         return min(runs, key=lambda run: cost(run[0]))
 
+    def _suggested(self) -> list[Index]:
+        """Cuts with like columns together and apart, along the Fiedler vector of the columns."""
+        weight = np.square(self.correlation)
+        np.fill_diagonal(weight, 0.0)
+        degree = weight.sum(axis=1) + 1e-9
+        laplacian = np.eye(len(weight)) - weight / np.sqrt(np.outer(degree, degree))
+        order = np.argsort(np.linalg.eigh(laplacian)[1][:, 1] / np.sqrt(degree))
+        together, apart = np.empty_like(self.start), np.empty_like(self.start)
+        together[order] = self.start
+        # Dealt out in turn, as long as a party still lacks columns.
+        sizes = np.bincount(self.start)
+        apart[order] = [p for turn in range(sizes.max()) for p in np.flatnonzero(sizes > turn)]
+        return [together, apart]
+
     def _anneal(
-        self, cost: Callable[[float], float], rng: np.random.Generator
+        self, cost: Callable[[float], float], start: Index, rng: np.random.Generator
     ) -> tuple[float, Index]:
-        owner = rng.permutation(self.start)
+        owner = start.copy()
         blocks = self.blocks(owner)
         current = self.icor(blocks)
         found, found_owner = current, owner.copy()
@@ -627,7 +666,7 @@ class _Search:
             for j in range(i, self.parties):
                 if changed is None or i in changed or j in changed:
                     block = self.correlation[np.ix_(members[i], members[j])]
-                    out[i, j] = out[j, i] = pcor(block)
+                    out[i, j] = out[j, i] = _inner_pcor(block) if i == j else pcor(block)
         return out
 
     def icor(self, blocks: Matrix) -> float:
