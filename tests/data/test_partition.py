@@ -142,7 +142,7 @@ def test_pcor_of_known_matrices() -> None:
 
 def test_icor_of_blocks_of_copies() -> None:
     """Two copied pairs: kept together the parties are unlike, apart they are alike."""
-    correlation = np.kron(np.eye(2), np.ones((2, 2)))
+    correlation: Any = np.kron(np.eye(2), np.ones((2, 2)))
     search = _Search(correlation, [2, 2], 0)
     assert search.icor(search.blocks(np.array([0, 0, 1, 1]))) == pytest.approx(-1)
     assert search.icor(search.blocks(np.array([0, 1, 0, 1]))) == pytest.approx(0)

@@ -30,7 +30,7 @@ Index = NDArray[np.int64]
 Matrix = NDArray[np.float64]
 
 _MOST_ROWS = 10_000  # of a table, for a correlation or an importance
-_MOST_STEPS = 1_500  # of a local search, for a hundred columns or fewer
+_MOST_STEPS = 1_500  # from each start of a local search
 _RANDOM = 2  # starts of it that are random
 _WARMTH = 0.003  # a swap that costs this much Icor is at first accepted one time in e
 
@@ -596,8 +596,11 @@ class _Search:
         self.correlation, self.seed = correlation, seed
         self.parties = len(sizes)
         self.start: Index = np.repeat(np.arange(self.parties), sizes)
-        scale = min(1.0, (100 / len(correlation)) ** 2)
-        self.steps = max(200, int(_MOST_STEPS * scale))
+        # Fewer columns have fewer cuts; many make each step slow.
+        columns = len(correlation)
+        self.steps = max(
+            200, int(min(50 * columns, _MOST_STEPS * (100 / columns) ** 2, _MOST_STEPS))
+        )
 
     def bounds(self) -> tuple[float, float]:
         """The lowest and the highest Icor found."""
