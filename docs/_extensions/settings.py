@@ -54,8 +54,7 @@ def _markdown(text: str) -> str:
 
 def _kind(schema: dict[str, Any], defs: dict[str, Any]) -> str:
     if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return _kind(defs[name] | {"title": name}, defs)
+        return _kind(defs[schema["$ref"].rpartition("/")[2]], defs)
     if "const" in schema:
         return f"`{schema['const']}`"
     if len(schema.get("enum", ())) > MOST_OPTIONS:
@@ -69,7 +68,7 @@ def _kind(schema: dict[str, Any], defs: dict[str, Any]) -> str:
         case "array":
             return f"list of {_kind(schema.get('items', {}), defs)}"
         case "object" if "properties" in schema:
-            return f"{schema.get('title', 'settings')}"
+            return "settings"
         case "object":
             return "mapping"
         case "string":
