@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from interlace.align import base_ot, cuckoo, curve, okvs, oprf
 from interlace.align.bits import transpose_bits
-from interlace.align.exchange import Lookup
+from interlace.align.exchange import Lookup, random_order
 from interlace.align.hashing import hash_all, hash_rows
 from interlace.errors import Refused
 
@@ -180,6 +180,12 @@ def test_a_table_that_cannot_hold_its_ids_says_so() -> None:
 def test_scaled_words_cover_the_range() -> None:
     words = np.array([0, 2**31, 2**32 - 1], np.uint32)
     assert cuckoo.scale(words, 1000).tolist() == [0, 500, 999]
+
+
+@given(st.integers(0, 300))
+def test_an_order_holds_everyone_once(n: int) -> None:
+    assert sorted(random_order(n)) == list(range(n))
+    assert n < 20 or random_order(n).tolist() != random_order(n).tolist()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12, unique=True))

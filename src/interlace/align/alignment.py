@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from interlace.align import dh, kkrt, multi
-from interlace.align.exchange import Matched, Progress, Rows
+from interlace.align.exchange import Matched, Progress, Rows, random_order
 from interlace.errors import AlignmentError, JobError
 from interlace.party import Engine, Party, PassiveSide, Peer
 
@@ -109,7 +108,7 @@ def align(
         JobError: Diffie-Hellman is asked for where only the common people may be revealed.
         Refused: a partner's answers are not as agreed.
     """
-    report = progress or (lambda what, done, total: None)
+    report = progress or (lambda what, share: None)
     only_common = reveal == "common" and len(passive) > 1
     if only_common and protocol == "dh":
         raise JobError(
@@ -118,7 +117,7 @@ def align(
         )
     if not passive:
         raise JobError("there is no partner to align with")
-    order = np.random.default_rng(secrets.randbits(128)).permutation(len(active))
+    order = random_order(len(active))
     conversation = _Conversation(active, engine, passive, report)
     if only_common:
         return conversation.common(order)

@@ -30,7 +30,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from secrets import randbits
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +46,7 @@ from interlace.align.exchange import (
     finish,
     keep_rows,
     matched_once,
+    random_order,
     received,
     start,
     to_send,
@@ -81,7 +81,7 @@ class DhSide(PassiveSide):
         theirs = whole_number(hello, "ids", MOST_IDS)
         ids = self.party.keys.values
         self._key = _Key.of(self.party)
-        self._order = np.random.default_rng(randbits(128)).permutation(len(ids))
+        self._order = random_order(len(ids))
         self._theirs = theirs
         return {"ids": len(ids)}
 
@@ -137,7 +137,7 @@ class Asker:
                 )
                 curve.refuse_twist(_split(answer))
                 again.append(answer)
-                progress(f"blinding with {peer.name}", sum(map(len, again)), n + theirs)
+                progress(f"matching with {peer.name}", sum(map(len, again)) / (n + theirs))
             unblind = partial(_multiply, self._blinding.inverse, size=TOKEN_BYTES)
             mine = [f for chunk in again for f in start(pool, unblind, chunk)]
             came = []
@@ -145,7 +145,7 @@ class Asker:
                 due = min(CHUNK, theirs - first)
                 tokens = peer.ask(DhSide.tokens, {"start": first})
                 came.append(received(tokens, due, TOKEN_BYTES, what="tokens"))
-                progress(f"blinding with {peer.name}", n + first + due, n + theirs)
+                progress(f"matching with {peer.name}", (n + first + due) / (n + theirs))
             rows, positions = Lookup(finish(mine)).find(np.concatenate(came))
         return matched_once(rows, positions, theirs, peer.name)
 

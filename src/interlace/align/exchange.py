@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -17,8 +18,8 @@ from interlace.errors import Refused
 from interlace.party import Party
 
 Rows = NDArray[np.int64]
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is in all."""
+Progress = Callable[[str, float], None]
+"""Called with what is being done and which share of it is behind, from 0 to 1."""
 
 MESSAGE_BYTES = 8 * 2**20  # most bytes of one message
 MOST_IDS = 2**28
@@ -89,6 +90,14 @@ def keep_rows(party: Party, partner: str, positions: Tensor, order: Rows, most: 
     if len(np.unique(where)) != len(where):
         raise Refused(f"party '{party.name}' was told of one shared person twice")
     party.aligned[partner] = order[where]
+
+
+def random_order(n: int) -> Rows:
+    """The numbers from 0 to n - 1 in an order that nobody can foretell.
+
+    A partner sees parts of it, so it comes from the operating system's cryptographic generator.
+    """
+    return np.argsort(np.frombuffer(secrets.token_bytes(8 * n), np.uint64))
 
 
 def cores() -> int:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from secrets import randbits
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +36,7 @@ from interlace.align.exchange import (
     Rows,
     keep_rows,
     matched_once,
+    random_order,
     received,
     to_send,
     whole_number,
@@ -124,7 +124,7 @@ class KkrtSide(OprfSide):
         """Values under a hash function from ``start`` on in the secret order, shape (c, size)."""
         values = self.holder().values[whole_number(which, "hash", cuckoo.HASHES)]
         if not len(self._order):
-            self._order = np.random.default_rng(randbits(128)).permutation(len(values))
+            self._order = random_order(len(values))
         first = whole_number(which, "start", len(values))
         return to_send(values[self._order[first : first + MESSAGE_BYTES // values.shape[1]]])
 
@@ -185,7 +185,7 @@ def evaluate(peer: Peer, prepared: Prepared, progress: Progress) -> tuple[Bytes,
     for masks in _ahead(evaluator.masks()):
         peer.ask(OprfSide.masks, to_send(masks))
         done += len(masks)
-        progress(f"matching with {peer.name}", done, bins)
+        progress(f"matching with {peer.name}", done / bins)
     return evaluator.values, theirs
 
 
@@ -217,5 +217,5 @@ def match(peer: Peer, prepared: Prepared, progress: Progress) -> Matched:
             found, at = lookup.find(received(answer, due, size, what="values"))
             rows.append(own[found])
             positions.append(at + first)
-            progress(f"comparing with {peer.name}", i * theirs + first + due, 3 * theirs)
+            progress(f"comparing with {peer.name}", (i + (first + due) / theirs) / cuckoo.HASHES)
     return matched_once(np.concatenate(rows), np.concatenate(positions), theirs, peer.name)

@@ -192,7 +192,7 @@ def _unsealed(
         due = min(step, slots - first)
         answer = peer.ask(CommonSide.sealed, {"start": first})
         table[first : first + due] = received(answer, due, size, what="the table of blinded ids")
-        progress(f"comparing with {peer.name}", first + due, slots)
+        progress(f"comparing with {peer.name}", (first + due) / slots)
     return okvs.decode(table, prepared.placed.inputs, seed.tobytes()) ^ values
 
 
