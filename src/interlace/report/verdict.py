@@ -1,0 +1,136 @@
+"""The headline: whether federation helped, in a sentence that claims no more than was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from interlace.assess import MEASURES, Interval, Measure, interval, main_measures, paired
+from interlace.job.results import ModelResult, Results
+from interlace.report.words import decimal, decimals_for, plural, span
+
+ALONE = "active_alone"  # the model that federation is measured against
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A headline, what qualifies it, and how it came out."""
+
+    outcome: Literal["gain", "none", "loss", "open"]
+    headline: str
+    details: list[str]
+
+
+def by_seed(model: ModelResult, metric: str) -> dict[int, float]:
+    """A metric's value by seed."""
+    return {f.seed: f.metrics[metric] for f in model.fits if metric in f.metrics}
+
+
+def clipped(value: Interval, measure: Measure) -> Interval:
+    """An interval within what the metric can be: outside of that nothing is lost."""
+    low, high = value.low, value.high
+    if low is not None and measure.low is not None:
+        low = max(low, measure.low)
+    if high is not None and measure.high is not None:
+        high = min(high, measure.high)
+    return Interval(value.mean, low, high)
+
+
+def summary(model: ModelResult, metric: str) -> Interval | None:
+    """A model's mean and interval; ``None`` where the metric is not there."""
+    values = list(by_seed(model, metric).values())
+    return clipped(interval(values), MEASURES[metric]) if values else None
+
+
+def gain(model: ModelResult, other: ModelResult, metric: str) -> Interval | None:
+    """What a model has over another, over the seeds of both; positive is more, not better."""
+    return paired(by_seed(model, metric), by_seed(other, metric))
+
+
+def better(found: Interval, metric: str) -> Literal["gain", "none", "loss", "open"]:
+    """How a difference came out, by whether its interval leaves zero out."""
+    if found.low is None or found.high is None:
+        return "open"
+    if found.low <= 0 <= found.high:
+        return "none"
+    return "gain" if (found.mean > 0) == MEASURES[metric].higher_is_better else "loss"
+
+
+def in_sentence(measure: Measure) -> str:
+    """A metric's title inside a sentence: capitals stay where they are initials."""
+    title = measure.title
+    return title[0].lower() + title[1:] if title[1].islower() else title
+
+
+def judge(results: Results) -> Verdict:
+    """Put what a run found into words."""
+    method = next((m for m in results.models if m.role == "method"), None)
+    if method is not None and method.skipped:
+        return Verdict("open", f"{method.title} could not be fitted.", [method.skipped])
+    if method is None or not method.fits:
+        return Verdict("open", "The federated model has not been fitted yet.", [])
+    metric = next((m for m in main_measures(results.task) if by_seed(method, m)), None)
+    if metric is None:
+        return Verdict("open", f"{method.title} was fitted; no metric could be taken.", [])
+    measure = MEASURES[metric]
+    ours = summary(method, metric)
+    assert ours is not None  # the metric was chosen for being there
+    models = [m for m in results.models if by_seed(m, metric)]
+    decimals = decimals_for(v for m in models for v in by_seed(m, metric).values())
+    name = in_sentence(measure)
+    active = next(p.name for p in results.parties if p.active)
+    alone = next((m for m in results.models if m.name == ALONE), None)
+    difference = gain(method, alone, metric) if alone else None
+    if alone is None or difference is None:
+        reached = f"{method.title} reaches {name} {decimal(ours.mean, decimals)}."
+        why = alone.skipped if alone else None
+        details = [
+            f"There is no model of {active} alone to compare it with: {why.rstrip('.')}."
+            if why
+            else f"What that is worth over {active} alone is not known: no such model was fitted."
+        ]
+        return Verdict("open", reached, details + _others(results, method, metric, decimals))
+    theirs = summary(alone, metric)
+    assert theirs is not None  # a difference takes both
+    before, after = decimal(theirs.mean, decimals), decimal(ours.mean, decimals)
+    by = decimal(difference.mean, decimals, sign=True)
+    outcome = better(difference, metric)
+    verb = "raised" if difference.mean > 0 else "lowered"
+    held = span(difference, decimals, sign=True)
+    seeds = plural(len(by_seed(method, metric).keys() & by_seed(alone, metric)), "seed")
+    sure = f"{by} ({f'95 % interval {held}, ' if held else ''}{seeds})"
+    if outcome == "gain":
+        headline = f"Federation {verb} {name} from {before} to {after}."
+        details = [f"That is {sure} over what {active} can do alone."]
+    elif outcome == "loss":
+        headline = f"Federation did worse than {active} alone."
+        details = [f"{measure.title} is {after} federated and {before} alone: {sure}."]
+    elif outcome == "none":
+        headline = "Federation brought no gain beyond the interval."
+        details = [f"{measure.title} is {after} federated and {before} alone: {sure}."]
+    else:
+        headline = f"{measure.title} is {after} federated and {before} alone, in a single seed."
+        details = [
+            f"The difference, {by}, may be chance: one seed has no interval. Run at least three."
+        ]
+    return Verdict(outcome, headline, details + _others(results, method, metric, decimals))
+
+
+def _others(results: Results, method: ModelResult, metric: str, decimals: int) -> list[str]:
+    """What the upper bound reaches, and who does better than the method."""
+    name, said = in_sentence(MEASURES[metric]), []
+    for model in results.models:
+        found = summary(model, metric)
+        if model is method or found is None:
+            continue
+        value = decimal(found.mean, decimals)
+        if model.role == "upper bound":
+            said.append(
+                f"With all tables in one place ({model.title}, the upper bound) "
+                f"it would be {value}."
+            )
+        elif model.name != ALONE:
+            difference = gain(model, method, metric)
+            if difference is not None and better(difference, metric) == "gain":
+                said.append(f"{model.title} did better: {name} {value}.")
+    return said

@@ -1,0 +1,122 @@
+"""The headline claims no more than was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlace.assess import Interval
+from interlace.job.results import FitResult, ModelResult, Results
+from interlace.report.verdict import better, judge
+
+Seeds = dict[str, list[float]]
+ROLES = {"split": "method", "pooled": "upper bound"}
+
+
+def told(insurance: Results, values: Seeds, metric: str = "auc", task: str = "binary") -> Results:
+    """The insurance case with these values of one metric by model, seed after seed."""
+    insurance.task = task
+    insurance.models = [
+        ModelResult(
+            name=name,
+            title=name.replace("_", " ").capitalize(),
+            role=ROLES.get(name, "baseline"),  # type: ignore[arg-type]
+            explanation="",
+            fits=[FitResult(seed=i, metrics={metric: v}, seconds=1.0) for i, v in enumerate(seeds)],
+        )
+        for name, seeds in values.items()
+    ]
+    return insurance
+
+
+def test_a_gain(insurance: Results) -> None:
+    verdict = judge(
+        told(
+            insurance,
+            {
+                "split": [0.76, 0.77, 0.75],
+                "active_alone": [0.71, 0.72, 0.70],
+                "pooled": [0.77, 0.78, 0.76],
+            },
+        )
+    )
+    assert verdict.outcome == "gain"
+    assert verdict.headline == "Federation raised AUC from 0.710 to 0.760."
+    assert verdict.details[0].startswith("That is +0.050 (95 % interval +0.050 to +0.050, 3 seeds)")
+    assert "insurer can do alone" in verdict.details[0]
+    assert "the upper bound) it would be 0.770" in verdict.details[1]
+
+
+def test_no_gain_beyond_the_interval(insurance: Results) -> None:
+    verdict = judge(
+        told(insurance, {"split": [0.76, 0.70, 0.74], "active_alone": [0.71, 0.72, 0.73]})
+    )
+    assert verdict.outcome == "none"
+    assert verdict.headline == "Federation brought no gain beyond the interval."
+    assert "0.733 federated and 0.720 alone: +0.013" in verdict.details[0]
+
+
+def test_a_loss(insurance: Results) -> None:
+    verdict = judge(told(insurance, {"split": [0.6, 0.61, 0.6], "active_alone": [0.7, 0.7, 0.71]}))
+    assert verdict.outcome == "loss"
+    assert verdict.headline == "Federation did worse than insurer alone."
+
+
+def test_one_seed_claims_nothing(insurance: Results) -> None:
+    verdict = judge(told(insurance, {"split": [0.9], "active_alone": [0.5]}))
+    assert verdict.outcome == "open"
+    assert "in a single seed" in verdict.headline
+    assert "may be chance" in verdict.details[0]
+
+
+def test_a_baseline_that_did_better_is_named(insurance: Results) -> None:
+    values = {
+        "split": [0.76, 0.77, 0.75],
+        "active_alone": [0.71, 0.72, 0.70],
+        "mean_imputation": [0.8, 0.81, 0.79],
+    }
+    assert "Mean imputation did better: AUC 0.800." in judge(told(insurance, values)).details
+
+
+def test_without_the_active_party_alone_nothing_is_claimed(insurance: Results) -> None:
+    verdict = judge(told(insurance, {"split": [0.76, 0.77], "mean_imputation": [0.6, 0.61]}))
+    assert verdict.headline == "Split reaches AUC 0.765."
+    assert "not known" in verdict.details[0]
+
+
+def test_why_the_active_party_alone_is_missing(insurance: Results) -> None:
+    results = told(insurance, {"split": [0.76, 0.77], "active_alone": []})
+    results.models[1].skipped = "it has no columns of its own."
+    details = judge(results).details
+    assert details == [
+        "There is no model of insurer alone to compare it with: it has no columns of its own."
+    ]
+
+
+def test_where_less_is_better_a_fall_is_a_gain(insurance: Results) -> None:
+    # With a class missing among the held-out people only the log-loss is left to judge by.
+    values = {"split": [0.3, 0.31, 0.3], "active_alone": [0.5, 0.5, 0.51]}
+    verdict = judge(told(insurance, values, "log_loss", "multiclass"))
+    assert verdict.outcome == "gain"
+    assert verdict.headline == "Federation lowered log-loss from 0.503 to 0.303."
+
+
+def test_before_the_first_fit_and_after_a_failure(insurance: Results) -> None:
+    results = told(insurance, {"split": [], "active_alone": [0.7]})
+    assert judge(results).headline == "The federated model has not been fitted yet."
+    results.models[0].skipped = "no shared people"
+    assert judge(results).details == ["no shared people"]
+
+
+@pytest.mark.parametrize(
+    ("found", "metric", "outcome"),
+    [
+        (Interval(0.1, 0.05, 0.15), "auc", "gain"),
+        (Interval(0.1, 0.05, 0.15), "rmse", "loss"),
+        (Interval(-0.1, -0.15, -0.05), "rmse", "gain"),
+        (Interval(0.1, -0.05, 0.25), "auc", "none"),
+        (Interval(0.0, 0.0, 0.0), "auc", "none"),
+        (Interval(0.1, None, None), "auc", "open"),
+    ],
+)
+def test_outcomes(found: Interval, metric: str, outcome: str) -> None:
+    assert better(found, metric) == outcome
