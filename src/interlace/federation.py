@@ -331,7 +331,9 @@ class Federation:
     @property
     def y(self) -> Tensor:
         """Labels of this view's people: int64 classes, float32 targets, or float32 (n, m)."""
-        return self.label_plan.encode(self.active.label_series)[torch.from_numpy(self.rows)]
+        y = self.label_plan.encode(self.active.label_series)
+        self.active.boundary.protect(y)
+        return y[torch.from_numpy(self.rows)]
 
     # -- conversations ------------------------------------------------------------------------
 

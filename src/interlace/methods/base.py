@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -113,6 +114,11 @@ def shuffled(rows: int, seed: int, epoch: int) -> Tensor:
     """Positions 0..rows-1 in an order that only the seed and the epoch decide."""
     generator = torch.Generator().manual_seed(seed_for(seed, "batches", epoch))
     return torch.randperm(rows, generator=generator)
+
+
+def usual_batch(rows: int) -> int:
+    """A batch size that gives a small table enough steps an epoch: 16 to 256, a power of two."""
+    return int(min(256, max(16, 2 ** round(math.log2(max(rows, 1) / 32)))))
 
 
 def batches(rows: int, size: int) -> Iterator[slice]:

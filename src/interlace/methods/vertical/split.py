@@ -45,6 +45,7 @@ from interlace.methods.base import (
     history_to_json,
     keep_aside,
     shuffled,
+    usual_batch,
 )
 from interlace.methods.bottom import (
     Bottom,
@@ -91,7 +92,7 @@ class _Split(Method):
     """What splitVFL and aggVFL share: everything but how embeddings become a prediction."""
 
     epochs: int
-    batch_size: int
+    batch_size: int | None
     bottom: BottomSpec
     optimisation: Optimisation
     class_weight: ClassWeight
@@ -144,6 +145,7 @@ class _Split(Method):
         rows_train, rows_aside = fed.rows[train], fed.rows[aside]
         where = {name: fed.positions(name, rows_train) for name in self.peers_}
         own = torch.from_numpy(rows_train)
+        size = self.batch_size or usual_batch(len(train))
         clock = Clock()
         for epoch in range(done, self.epochs):
             if done and stopping.over(epoch - 1):
@@ -153,7 +155,7 @@ class _Split(Method):
             order = shuffled(len(train), fed.seed, epoch)
             p_order = {name: p[order] for name, p in where.items()}
             own_order, y_order = own[order], y_train[order]
-            for batch in batches(len(train), self.batch_size):
+            for batch in batches(len(train), size):
                 positions = {name: p[batch] for name, p in p_order.items()}
                 y_batch = y_order[batch]
                 total += self._step(fed, positions, own_order[batch], y_batch) * len(y_batch)
@@ -414,7 +416,7 @@ class SplitVFL(_Split):
 
     Args:
         epochs: Most passes over the shared people.
-        batch_size: People in one message.
+        batch_size: People in one message; ``None`` takes from 16 to 256 by how many there are.
         bottom: The network each party builds, unless it brings its own.
         top: Widths of the top model's hidden layers, or an own module from (n, Σd_k) to logits.
         dropout: Share of the top model's hidden units left out in training.
@@ -430,15 +432,15 @@ class SplitVFL(_Split):
     def __init__(
         self,
         *,
-        epochs: int = 30,
-        batch_size: int = 256,
+        epochs: int = 100,
+        batch_size: int | None = None,
         bottom: BottomSpec = BottomSpec(),
         top: Sequence[int] | nn.Module = (64,),
         dropout: float = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
         validation: float = 0.1,
-        patience: int | None = 5,
+        patience: int | None = 10,
     ) -> None:
         self.epochs = epochs
         self.batch_size = batch_size
@@ -470,13 +472,13 @@ class AggVFL(_Split):
     def __init__(
         self,
         *,
-        epochs: int = 30,
-        batch_size: int = 256,
+        epochs: int = 100,
+        batch_size: int | None = None,
         bottom: BottomSpec = BottomSpec(),
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
         validation: float = 0.1,
-        patience: int | None = 5,
+        patience: int | None = 10,
     ) -> None:
         self.epochs = epochs
         self.batch_size = batch_size
