@@ -1,10 +1,10 @@
 """Cuckoo hashing: each id in one of three bins, at most one id a bin.
 
 Three hash functions, 1.27 bins for each id and no stash: insertion fails with a probability below
-2^-40 for large sets (Pinkas, Schneider, Tkachenko, Yanai 2019, "Efficient Circuit-Based PSI with
-Linear Communication", section 3; Pinkas, Schneider, Zohner 2018, "Scalable Private Set Intersection
-Based on OT Extension", table 2); 512 further bins cover small ones. A failure is found before
-anything is sent, and the caller starts again under a fresh session key.
+2^-40 for large sets (measured by Pinkas, Schneider and Zohner 2018, "Scalable Private Set
+Intersection Based on OT Extension"; used without a stash by Pinkas, Schneider, Tkachenko and Yanai
+2019, "Efficient Circuit-Based PSI with Linear Communication"); 512 further bins cover small ones. A
+failure is found before anything is sent, and the caller starts again under a fresh session key.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def on_curve(point: bytes) -> bool:
 
 
 def _jacobi(a: int, n: int) -> int:
-    """The Jacobi symbol (a / n) for odd n (Cohen 1993, algorithm 1.4.10)."""
+    """The Jacobi symbol (a / n) for odd n, by quadratic reciprocity."""
     sign = 1
     while a:
         twos = (a & -a).bit_length() - 1
