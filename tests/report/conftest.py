@@ -240,7 +240,7 @@ def regression() -> Results:
 
 
 def multilabel() -> Results:
-    """Several labels at once, and a federation that brings nothing."""
+    """Several labels at once, and a federation that does worse."""
     results = binary()
     results.name, results.task, results.label = "diagnoses", "multilabel", "codes"
     results.classes, results.positives = 4, None

@@ -190,7 +190,9 @@ def curves(results: Results, looks: dict[str, str]) -> list[Chart]:
     )
     charts = (
         line_chart(
-            "ROC" if results.task == "binary" else "ROC, mean over the classes",
+            {"binary": "ROC", "multilabel": "ROC, mean over the labels"}.get(
+                results.task, "ROC, mean over the classes"
+            ),
             "false positive rate",
             "true positive rate",
             curves["roc"],
