@@ -50,9 +50,7 @@ def federate() -> Make:
         ]
         for name, cut in zip(names, cuts, strict=False):
             held = np.random.default_rng(len(name)).permutation(len(x) - missing)
-            parties.append(
-                Party(name, table(x[held][:, cut], ids[held]), **options.get(name, {}))
-            )
+            parties.append(Party(name, table(x[held][:, cut], ids[held]), **options.get(name, {})))
         return Federation.simulate(parties, active="bank", **kwargs)
 
     return make
@@ -95,7 +93,9 @@ def digits() -> Make:
 
     def make(**kwargs: Any) -> Federation:
         halves = [
-            pl.DataFrame({"id": ids, "image": pl.Series(list(half), dtype=pl.Array(pl.Float32, (8, 4)))})
+            pl.DataFrame(
+                {"id": ids, "image": pl.Series(list(half), dtype=pl.Array(pl.Float32, (8, 4)))}
+            )
             for half in (images[:, :, :4], images[:, :, 4:])
         ]
         left = halves[0].with_columns(y=pl.Series(data.target[:600]))

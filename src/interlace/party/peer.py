@@ -57,7 +57,7 @@ class Peer:
         """
         operation = read_operation(op)
         boundary = self.me.boundary
-        values = (*args, *kwargs.values())
+        values = (*args, *(kwargs[slot.name] for slot in operation.takes[len(args) :]))
         asked = boundary.release(
             self.session,
             operation.name,

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -55,5 +56,5 @@ def read_state(folder: Path) -> State:
     try:
         meta = json.loads((folder / "state.json").read_text())
         return State(load_file(folder / "state.safetensors"), meta)
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, SafetensorError) as e:
         raise InterlaceError(f"{folder} holds no saved state that can be read") from e

@@ -14,7 +14,14 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from interlace import Federation, Party, Policy
-from interlace.errors import AlignmentError, DataError, InterlaceError, JobError, PolicyError, Refused
+from interlace.errors import (
+    AlignmentError,
+    DataError,
+    InterlaceError,
+    JobError,
+    PolicyError,
+    Refused,
+)
 from interlace.methods import AggVFL, SplitVFL
 from interlace.methods.base import batches, shuffled
 from interlace.methods.vertical.split import SplitSide
@@ -25,8 +32,16 @@ FAST = Optimisation(learning_rate=5e-3)
 
 
 def small(**kw: Any) -> SplitVFL:
-    return SplitVFL(**{"epochs": 12, "batch_size": 64, "bottom": SMALL, "top": (16,),
-                       "optimisation": FAST, **kw})
+    return SplitVFL(
+        **{
+            "epochs": 12,
+            "batch_size": 64,
+            "bottom": SMALL,
+            "top": (16,),
+            "optimisation": FAST,
+            **kw,
+        }
+    )
 
 
 # -- it is what it says -------------------------------------------------------------------------
@@ -135,7 +150,9 @@ def test_both_ledgers_tell_the_same(breast: Any) -> None:
         for ledger in ledgers
     )
     assert one == other
-    assert [e.direction for e in ledgers[0].entries()] != [e.direction for e in ledgers[1].entries()]
+    assert [e.direction for e in ledgers[0].entries()] != [
+        e.direction for e in ledgers[1].entries()
+    ]
 
 
 def test_the_wire_changes_neither_the_model_nor_the_bytes(breast: Any) -> None:
@@ -285,7 +302,10 @@ def test_schedules_reach_every_party(breast: Any, schedule: str) -> None:
 
 
 def test_own_networks(breast: Any) -> None:
-    own = {"bank": {"bottom": nn.Linear(10, 5)}, "vendor": {"bottom": nn.Sequential(nn.Linear(20, 3), nn.Tanh())}}
+    own = {
+        "bank": {"bottom": nn.Linear(10, 5)},
+        "vendor": {"bottom": nn.Sequential(nn.Linear(20, 3), nn.Tanh())},
+    }
     fed = breast(options=own)
     model = small(top=nn.Linear(8, 2)).fit(fed)
     assert model.widths_ == {"vendor": 3}
@@ -314,7 +334,9 @@ def test_held_out_people_have_no_say(federate: Any) -> None:
     again, _ = federate(wild, y, [slice(3, 6)], slice(0, 3)).split(0.3)
     other = small(epochs=2).fit(again)
     seen = train.shared().labelled()
-    np.testing.assert_array_equal(model.predict_proba(seen), other.predict_proba(again.view(seen.rows)))
+    np.testing.assert_array_equal(
+        model.predict_proba(seen), other.predict_proba(again.view(seen.rows))
+    )
 
 
 def test_labels_may_be_missing(federate: Any) -> None:
@@ -361,7 +383,9 @@ def test_a_killed_training_goes_on_to_the_same_result(
     breast: Any, tmp_path: Path, stop_after: int
 ) -> None:
     def fit(folder: Path, stop: int | None) -> np.ndarray:
-        fed = breast(folder=folder, options={"vendor": {"policy": NOISY}, "bank": {"policy": SPARSE}})
+        fed = breast(
+            folder=folder, options={"vendor": {"policy": NOISY}, "bank": {"policy": SPARSE}}
+        )
         train, test = fed.split(0.3)
 
         def on_epoch(epoch: Any) -> None:
@@ -462,7 +486,9 @@ def test_a_wrong_answer_is_refused(
     monkeypatch.setattr(
         Bottom,
         "forward",
-        lambda self, rows: answer(honest(self, rows)) if self.party.name == "vendor" else honest(self, rows),
+        lambda self, rows: (
+            answer(honest(self, rows)) if self.party.name == "vendor" else honest(self, rows)
+        ),
     )
     people = fed.shared().labelled()
     where = {"vendor": fed.positions("vendor", people.rows[:32])}

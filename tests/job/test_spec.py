@@ -1,0 +1,80 @@
+"""Jobs and party files: read, refused and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from interlace.errors import JobError
+from interlace.job.spec import Job, read_job, write_job
+
+JOB = """
+name: insurance
+parties:
+  insurer: {table: insurer.csv, label: Purchase}
+  vendor: vendor/party.yaml
+method: {name: split, epochs: 3}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "party.yaml").write_text("table: people.parquet\nid: [first, last]\n")
+    return tmp_path
+
+
+def test_tables_stand_beside_their_file(folder: Path) -> None:
+    job = read_job(folder / "job.yaml")
+    assert job.parties["insurer"].table == str(folder / "insurer.csv")
+    assert job.parties["vendor"].table == str(folder / "vendor" / "people.parquet")
+    assert job.parties["vendor"].id == ["first", "last"]
+    assert job.method.name == "split"
+    assert job.method.settings == {"epochs": 3}
+
+
+def test_a_job_is_written_as_it_was_read(folder: Path) -> None:
+    job = read_job(folder / "job.yaml")
+    write_job(job, folder / "again.yaml")
+    assert read_job(folder / "again.yaml") == job
+    assert "seeds" not in yaml.safe_load((folder / "again.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("name: x\nparties: {a: {table: t}}", "`parties`: a federation takes at least two"),
+        ("name: x", "`parties`: field required"),
+        ("- 1", "holds no fields"),
+        ("a: [", "is not YAML"),
+        (JOB + "epoch: 3", "`epoch`: there is no such field"),
+        (JOB + "seeds: [1, 1]", "`seeds`: a seed stands there twice"),
+        (JOB + "test: 2", "`test`"),
+        (JOB.replace("vendor:", "insurer:"), "'insurer' stands twice .* own name"),
+        (JOB.replace("vendor/party.yaml", "gone.yaml"), "gone.yaml cannot be read"),
+        (
+            JOB.replace("label: Purchase", "policy: {allow: [labels]}"),
+            "no policy can allow labels",
+        ),
+        (JOB.replace("label: Purchase", "policy: {guards: {embedding: [{clop: {}}]}}"), "clop"),
+    ],
+)
+def test_wrong_jobs_name_the_field(folder: Path, text: str, complaint: str) -> None:
+    (folder / "job.yaml").write_text(text)
+    with pytest.raises(JobError, match=complaint):
+        read_job(folder / "job.yaml")
+
+
+def test_addresses_are_not_paths(folder: Path) -> None:
+    text = JOB.replace("insurer.csv", "'duckdb:///data.db?table=t'")
+    (folder / "job.yaml").write_text(text)
+    assert read_job(folder / "job.yaml").parties["insurer"].table == "duckdb:///data.db?table=t"
+
+
+def test_methods_can_be_given_by_name_alone() -> None:
+    parties = {"a": {"table": "a.csv"}, "b": {"table": "b.csv"}}
+    job = Job.model_validate({"name": "x", "parties": parties, "method": "agg"})
+    assert (job.method.name, job.method.settings) == ("agg", {})

@@ -1,0 +1,146 @@
+"""Views, alignment and labels of a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from interlace import Federation, Party
+from interlace.errors import AlignmentError, DataError, JobError
+from interlace.party import PassiveSide, operation
+
+
+def people(*names: str, **columns: object) -> pl.DataFrame:
+    return pl.DataFrame({"id": list(names), **columns})
+
+
+@pytest.fixture
+def three() -> Federation:
+    """The lecture's health index: heart, eye and skin clinics share few people."""
+    heart = people("P1", "P2", "P3", h=[1.0, 2.0, 3.0], index=[0, 1, 0])
+    eye = people("P4", "P2", "P1", e=[4.0, 2.0, 1.0])
+    skin = people("P5", "P1", "P6", "P2", "P3", s=[5.0, 1.0, 6.0, 2.0, 3.0])
+    return Federation.simulate(
+        [Party("heart", heart, label="index"), Party("eye", eye), Party("skin", skin)]
+    )
+
+
+def test_patterns_of_who_holds_whom(three: Federation) -> None:
+    assert three.active.name == "heart"
+    assert three.passive == ("eye", "skin")
+    np.testing.assert_array_equal(
+        three.alignment.holders, [[True, True], [True, True], [False, True]]
+    )
+    np.testing.assert_array_equal(three.shared().rows, [0, 1])
+    for name, party in three.engine.parties.items():
+        if name == "heart":
+            continue
+        mine = three.active.frame["id"][three.alignment.pairs[name]]
+        theirs = party.frame["id"][party.shared_with("heart")]
+        assert mine.to_list() == theirs.to_list(), "one common order"
+
+
+def test_revealing_only_the_common_people(three: Federation) -> None:
+    parties = list(three.engine.parties.values())
+    fed = Federation.simulate(parties, reveal="common")
+    assert fed.alignment.holders.tolist() == [[True, True], [True, True], [False, False]]
+    assert len(fed.engine.parties["skin"].shared_with("heart")) == 2
+
+
+def test_positions_of_people_a_party_does_not_hold(three: Federation) -> None:
+    with pytest.raises(AlignmentError, match="1 of 3 people are not held by 'eye'"):
+        three.positions("eye", three.rows)
+
+
+def test_a_held_out_person_is_in_one_view_only() -> None:
+    ids = [f"p{i}" for i in range(60)]
+    bank = people(*ids, x=range(60), y=[0, 1, 1] * 20)
+    shop = people(*ids[10:], z=range(50))
+    fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)], seed=4)
+    train, test = fed.split(0.2)
+    assert len(test.rows) == 10
+    assert set(test.rows) <= set(range(10, 60))
+    assert not set(train.rows) & set(test.rows)
+    assert set(train.rows) | set(test.rows) == set(range(60))
+    np.testing.assert_array_equal(train.held_out, test.rows)
+    assert abs(test.y.double().mean().item() - 2 / 3) < 0.1, "classes keep their shares"
+    again, _ = fed.split(0.2)
+    np.testing.assert_array_equal(again.rows, train.rows)
+    other, _ = fed.split(0.2, seed=5)
+    assert set(other.rows) != set(train.rows)
+
+
+def test_too_few_people_to_hold_some_out() -> None:
+    bank, shop = people("a", "b", x=[1, 2], y=[0, 1]), people("a", "b", z=[1, 2])
+    fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)])
+    with pytest.raises(AlignmentError, match="2 shared people with a label are too few"):
+        fed.split(0.9)
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_nobody_or_one_person_shared(shared: int) -> None:
+    bank = people("a", "b", x=[1, 2], y=[0, 1])
+    shop = people(*["a"][:shared], "c", "d", z=range(shared + 2))
+    fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)])
+    with pytest.raises(AlignmentError, match="no person|only one person"):
+        fed.align()
+
+
+def test_parties_that_do_not_make_a_federation() -> None:
+    bank = Party("bank", people("a", "b", x=[1, 2], y=[0, 1]), label="y")
+    shop = Party("shop", people("a", "b", z=[1, 2]))
+    with pytest.raises(JobError, match="at least two parties"):
+        Federation.simulate([bank])
+    with pytest.raises(JobError, match="two parties are called 'bank'"):
+        Federation.simulate([bank, bank])
+    with pytest.raises(JobError, match="none has a label"):
+        Federation.simulate([shop, Party("other", people("a", z=[1]))])
+    with pytest.raises(JobError, match="bank, bank2 have labels"):
+        Federation.simulate([bank, Party("bank2", people("a", "b", x=[1, 2], y=[0, 1]), label="y")])
+    with pytest.raises(JobError, match="'bnak' is not among"):
+        Federation.simulate([bank, shop], active="bnak")
+    fed = Federation.simulate([bank, shop], active="shop")
+    with pytest.raises(DataError, match="'shop': the active party has no label column"):
+        fed.label_plan  # noqa: B018
+
+
+def test_the_matching_is_kept_and_found_again(tmp_path: Path) -> None:
+    ids = [f"p{i}" for i in range(50)]
+    bank, shop = people(*ids, x=range(50), y=[0, 1] * 25), people(*ids[::-1], z=range(50))
+
+    def federation(shop: pl.DataFrame) -> Federation:
+        parties = [Party("bank", bank, label="y"), Party("shop", shop)]
+        return Federation.simulate(parties, folder=tmp_path)
+
+    first, again = federation(shop), federation(shop)
+    first.align()
+    said = len(list(again.active.boundary.ledger.entries()))
+    np.testing.assert_array_equal(again.alignment.pairs["shop"], first.alignment.pairs["shop"])
+    assert again.alignment.report == first.alignment.report
+    assert len(list(again.active.boundary.ledger.entries())) == said, "nothing was asked again"
+    theirs = [f.engine.parties["shop"].shared_with("bank") for f in (first, again)]
+    np.testing.assert_array_equal(*theirs)
+    changed = federation(shop[:40])
+    assert len(changed.alignment.common) == 40, "another table is matched anew"
+
+
+def test_new_tables_need_a_table_of_every_party(three: Federation) -> None:
+    with pytest.raises(JobError, match="no new table for party 'eye'"):
+        three.with_tables({"heart": people("P9", h=[1.0]), "skin": people("P9", s=[1.0])})
+
+
+def test_a_side_lives_at_one_party(three: Federation) -> None:
+    class Counting(PassiveSide):
+        @operation
+        def forget_me(self) -> None:
+            self.party.sides.clear()
+
+    peers = three.open("counting", Counting)
+    assert set(peers) == {"eye", "skin"}
+    assert peers["eye"].session == "counting-0001"
+    peers["eye"].ask(Counting.forget_me)
+    assert three.engine.parties["eye"].sides == {}
+    assert three.engine.parties["skin"].sides != {}
