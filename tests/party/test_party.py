@@ -112,7 +112,7 @@ def test_state_is_written_whole_or_not_at_all(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("interlace.party.store.save_file", full)
-    with pytest.raises(InterlaceError, match="No space left on device.*earlier checkpoints"):
+    with pytest.raises(InterlaceError, match=r"No space left on device.*earlier checkpoints"):
         write_state(tmp_path / "s", State({"w": torch.zeros(3)}, {"epoch": 2}))
     assert read_state(tmp_path / "s").meta == {"epoch": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["s"]

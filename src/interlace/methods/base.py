@@ -23,7 +23,7 @@ from interlace.models import seed_for
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to. ``validation`` is the loss on people kept aside for early stopping."""
+    """What one epoch came to; ``validation`` is the loss on people kept aside to stop early by."""
 
     number: int
     loss: float
@@ -34,7 +34,7 @@ class Epoch:
 OnEpoch = Callable[[Epoch], None]
 
 
-class Method(BaseEstimator, ABC):
+class Method(BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator over a federation: hyper-parameters in the constructor, ``fit`` learns.
 
     What was learnt ends in an underscore: ``label_plan_`` (task and classes), ``history_``.
@@ -56,7 +56,7 @@ class Method(BaseEstimator, ABC):
         Args:
             federation: Whom to learn from; its held-out people are left alone.
             checkpoint: Name under which every party keeps a checkpoint after each epoch, in its own
-                folder; a fit that finds one goes on from it, to the same result. ``None`` keeps none.
+                folder; a fit that finds one goes on from it, to the same result. ``None``: none.
             on_epoch: Called after every epoch, for progress bars and the like.
 
         Raises:
@@ -87,7 +87,7 @@ class Method(BaseEstimator, ABC):
         return self.outputs(federation)
 
     def predict(self, federation: Federation) -> NDArray[Any]:
-        """Classes as they stand in the label column, 0/1 for each label, or regression estimates."""
+        """Classes as the label column has them, 0/1 for each label, or regression estimates."""
         return self.decide(self.outputs(federation))
 
     def decide(self, outputs: NDArray[np.float64]) -> NDArray[Any]:
@@ -96,7 +96,8 @@ class Method(BaseEstimator, ABC):
             return outputs
         if self.label_plan_.task == "multilabel":
             return (outputs >= 0.5).astype(np.int64)
-        return np.asarray(self.label_plan_.classes)[outputs.argmax(1)]
+        classes: NDArray[Any] = np.asarray(self.label_plan_.classes)[outputs.argmax(1)]
+        return classes
 
     def score(self, federation: Federation) -> float:
         """Accuracy, or R² for a regression, as scikit-learn's estimators do."""

@@ -105,7 +105,7 @@ class Bottom:
         return other
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Embeddings (n, d) of a batch in training, with the graph that leads back to the weights."""
+        """Embeddings (n, d) of a batch in training, with the graph back to the weights."""
         if not self.module.training:
             self.module.train()
         with self.randomness.stream():

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from interlace.data.features import InputSpec
+from interlace.data.spec import InputSpec
 
 
 class BottomSpec(BaseModel):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,8 @@ from interlace.errors import (
     Refused,
 )
 from interlace.party.operation import PassiveSide
+
+Task = Literal["auto", "binary", "multiclass", "multilabel", "regression"]
 
 
 class Party:
@@ -60,7 +62,7 @@ class Party:
         label: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         categories: Sequence[str] = (),
-        task: str = "auto",
+        task: Task = "auto",
         policy: Policy | None = None,
         bottom: torch.nn.Module | None = None,
         folder: Path | None = None,

@@ -78,7 +78,7 @@ def test_split_learning_is_one_undivided_network(breast: Any) -> None:
 
 
 def test_the_lectures_matrices_stand_side_by_side() -> None:
-    """Two 4×3 representation matrices make a 4×6 joint one; labels 0, 1, 0, 2 make three classes."""
+    """Two 4×3 matrices make a 4×6 joint one; labels 0, 1, 0, 2 make three classes."""
     ids = ["S0", "S1", "S2", "S3"]
     bank = pl.DataFrame({"id": ids, "age": [35, 40, 45, 23], "risk": [0, 1, 0, 2]})
     shop = pl.DataFrame({"id": [*ids[::-1], "U0"], "orders": [9, 3, 7, 1, 4]})
@@ -243,7 +243,7 @@ def test_images_in_halves(digits: Any) -> None:
 
 
 def test_categories_and_gaps(federate: Any) -> None:
-    """What a party's category says is learnt through an embedding, unseen levels and gaps included."""
+    """Categories are learnt through embeddings; unseen levels and gaps do no harm."""
     rng = np.random.default_rng(0)
     ids = [f"p{i}" for i in range(400)]
     colour = rng.choice(["red", "green", "blue"], 400)
@@ -270,7 +270,7 @@ def test_class_weights_move_the_threshold(federate: Any) -> None:
 
 
 def test_the_best_epoch_is_kept(breast: Any) -> None:
-    train, test = breast().split(0.3)
+    train, _ = breast().split(0.3)
     model = small(
         epochs=60, patience=3, validation=0.2, optimisation=Optimisation(learning_rate=0.05)
     ).fit(train)
@@ -386,7 +386,7 @@ def test_a_killed_training_goes_on_to_the_same_result(
         fed = breast(
             folder=folder, options={"vendor": {"policy": NOISY}, "bank": {"policy": SPARSE}}
         )
-        train, test = fed.split(0.3)
+        train, _ = fed.split(0.3)
 
         def on_epoch(epoch: Any) -> None:
             if epoch.number == stop:
