@@ -16,7 +16,7 @@ the size of the active set and, at the end, which of its own ids are in it. Toke
 bits: a false match has a chance of at most n·m·2^-96 (2^-62 at 100,000 ids each).
 
 All cores of each party are used, and both parties compute at the same time: while the passive side
-blinds a chunk again, the active side blinds the next one.
+works on its answer, the active side blinds the next chunk and takes its blinding off the last one.
 
 A passive party may keep its key and tokens (:func:`cache_tokens`), which halves its work in later
 alignments or does away with most of it when the active set is small. The price: whoever meets the
@@ -129,23 +129,25 @@ class Asker:
             Refused: the partner's answers are not as agreed.
         """
         n = len(self._ids)
+        unblind = partial(_multiply, self._blinding.inverse, size=TOKEN_BYTES)
+        mine: list[Future[Bytes]] = []
+        came = []
         with ThreadPoolExecutor(cores()) as pool:
-            again = []
-            for chunk in self._blinded(pool):
-                answer = received(
-                    peer.ask(DhSide.reblind, to_send(chunk)), *chunk.shape, what="blinded ids"
-                )
-                curve.refuse_twist(_split(answer))
-                again.append(answer)
-                progress(f"matching with {peer.name}", sum(map(len, again)) / (n + theirs))
-            unblind = partial(_multiply, self._blinding.inverse, size=TOKEN_BYTES)
-            mine = [f for chunk in again for f in start(pool, unblind, chunk)]
-            came = []
-            for first in range(0, theirs, CHUNK):
-                due = min(CHUNK, theirs - first)
-                tokens = peer.ask(DhSide.tokens, {"start": first})
-                came.append(received(tokens, due, TOKEN_BYTES, what="tokens"))
-                progress(f"matching with {peer.name}", (n + first + due) / (n + theirs))
+            blinded = self._blinded(pool)
+            # Both kinds of question in turn, so that both parties have work all the time.
+            for first in range(0, max(n, theirs), CHUNK):
+                if first < n:
+                    chunk = next(blinded)
+                    again = peer.ask(DhSide.reblind, to_send(chunk))
+                    points = received(again, *chunk.shape, what="blinded ids")
+                    curve.refuse_twist(_split(points))
+                    mine += start(pool, unblind, points)
+                if first < theirs:
+                    due = min(CHUNK, theirs - first)
+                    tokens = peer.ask(DhSide.tokens, {"start": first})
+                    came.append(received(tokens, due, TOKEN_BYTES, what="tokens"))
+                done = min(first + CHUNK, n) + min(first + CHUNK, theirs)
+                progress(f"matching with {peer.name}", done / (n + theirs))
             rows, positions = Lookup(finish(mine)).find(np.concatenate(came))
         return matched_once(rows, positions, theirs, peer.name)
 
