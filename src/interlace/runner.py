@@ -331,6 +331,7 @@ def _party_result(party: Party, federation: Federation) -> PartyResult:
 def _flows(federation: Federation, session: str | None) -> list[Flow]:
     return [
         Flow(
+            session=s.session,
             operation=s.operation,
             kind=s.kind,
             sender=s.sender,

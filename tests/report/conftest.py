@@ -126,7 +126,8 @@ def flows(active: str, passive: list[str], scale: int = 1) -> list[Flow]:
     ]  # fmt: skip
     return [
         Flow(
-            operation=operation,
+            session=operation.split(".")[0],
+            operation=operation.split(".")[1],
             kind=kind,
             sender=active if out else partner,
             receiver=partner if out else active,

@@ -8,8 +8,11 @@ from interlace.job.results import Flow, Results
 from interlace.report.conversation import EXPLAINED, conversation
 
 
-def flow(operation: str, kind: str, sender: str, receiver: str, messages: int = 1) -> Flow:
+def flow(
+    session: str, operation: str, kind: str, sender: str, receiver: str, messages: int = 1
+) -> Flow:
     return Flow(
+        session=session,
         operation=operation,
         kind=kind,
         sender=sender,
@@ -33,13 +36,13 @@ def test_every_message_and_byte_is_drawn(results: Results) -> None:
 def test_partners_asked_the_same_share_an_arrow_and_loops_are_framed() -> None:
     parties = [("b", False), ("a", True), ("c", False)]
     flows = [
-        flow(operation, kind, *ends, messages)
+        flow(session, operation, kind, *ends, messages)
         for partner in ("b", "c")
-        for operation, kind, ends, messages in (
-            ("dh.begin", "control", ("a", partner), 1),
-            ("dh.begin", "blinded ids", (partner, "a"), 1),
-            ("split.forward", "row selection", ("a", partner), 9),
-            ("split.forward", "embedding", (partner, "a"), 9),
+        for session, operation, kind, ends, messages in (
+            ("align", "begin", "control", ("a", partner), 1),
+            ("align", "begin", "blinded ids", (partner, "a"), 1),
+            ("split", "begin", "row selection", ("a", partner), 9),
+            ("split", "begin", "embedding", (partner, "a"), 9),
         )
     ]
     talk = conversation(parties, flows)
@@ -61,7 +64,8 @@ def test_partners_asked_the_same_share_an_arrow_and_loops_are_framed() -> None:
 def test_passive_parties_among_themselves() -> None:
     parties = [("a", True), ("b", False), ("c", False)]
     talk = conversation(
-        parties, [flow("m.mask", "ciphertext", "b", "c"), flow("m.mask", "ciphertext", "c", "b")]
+        parties,
+        [flow("m", "mask", "ciphertext", "b", "c"), flow("m", "mask", "ciphertext", "c", "b")],
     )
     there, back = talk.phases[0].blocks[0].steps
     assert there.heads == ((talk.lanes[2].x, True),)

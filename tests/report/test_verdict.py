@@ -46,6 +46,11 @@ def test_a_gain(insurance: Results) -> None:
     assert "the upper bound) it would be 0.770" in verdict.details[1]
 
 
+def test_an_upper_bound_that_is_none(insurance: Results) -> None:
+    values = {"split": [0.76, 0.77], "active_alone": [0.71, 0.72], "pooled": [0.75, 0.74]}
+    assert "it would be 0.745, no better." in judge(told(insurance, values)).details[1]
+
+
 def test_no_gain_beyond_the_interval(insurance: Results) -> None:
     verdict = judge(
         told(insurance, {"split": [0.76, 0.70, 0.74], "active_alone": [0.71, 0.72, 0.73]})

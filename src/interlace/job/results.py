@@ -69,8 +69,12 @@ class PartyResult(BaseModel):
 
 
 class Flow(BaseModel):
-    """All messages of one operation and kind between two parties, added up (first seed)."""
+    """All messages of one operation and kind between two parties, added up (first seed).
 
+    ``session`` names the conversation: the matching, or the method's.
+    """
+
+    session: str
     operation: str
     kind: str
     sender: str

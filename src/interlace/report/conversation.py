@@ -76,8 +76,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Phase:
-    """One protocol's part of the conversation."""
+    """One session: the matching, or a method's."""
 
+    session: str  # as the ledgers name it
     title: str
     blocks: tuple[Block, ...]
 
@@ -104,6 +105,14 @@ def conversation(parties: Sequence[tuple[str, bool]], flows: Sequence[Flow]) -> 
     )
     x = {lane.name: lane.x for lane in lanes}
     active = lanes[0].name
+    phases = []
+    for session in dict.fromkeys(f.session for f in flows):
+        steps = _steps([f for f in flows if f.session == session], active, x)
+        phases.append(Phase(session, _title(steps), _blocks(steps)))
+    return Conversation(lanes, tuple(phases))
+
+
+def _steps(flows: Sequence[Flow], active: str, x: dict[str, float]) -> list[Step]:
     together: dict[tuple[str, str, str], list[Flow]] = {}
     for flow in flows:
         if flow.sender == active:
@@ -113,12 +122,7 @@ def conversation(parties: Sequence[tuple[str, bool]], flows: Sequence[Flow]) -> 
         else:  # between two passive parties: an arrow of its own
             direction = f"{flow.sender}\0{flow.receiver}"
         together.setdefault((flow.operation, flow.kind, direction), []).append(flow)
-    steps = [_step(group, x) for group in together.values()]
-    phases = [
-        Phase(_title(found := list(group)), _blocks(found))
-        for _, group in groupby(steps, key=lambda s: s.operation.split(".")[0])
-    ]
-    return Conversation(lanes, tuple(phases))
+    return [_step(group, x) for group in together.values()]
 
 
 def _step(flows: list[Flow], x: dict[str, float]) -> Step:

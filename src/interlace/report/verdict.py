@@ -125,9 +125,11 @@ def _others(results: Results, method: ModelResult, metric: str, decimals: int) -
             continue
         value = decimal(found.mean, decimals)
         if model.role == "upper bound":
+            difference = gain(model, method, metric)
+            more = difference and (difference.mean > 0) == MEASURES[metric].higher_is_better
             said.append(
-                f"With all tables in one place ({model.title}, the upper bound) "
-                f"it would be {value}."
+                f"With all tables in one place ({model.title}, the upper bound) it would be "
+                f"{value}{'' if more else ', no better'}."
             )
         elif model.name != ALONE:
             difference = gain(model, method, metric)
