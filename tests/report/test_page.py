@@ -94,6 +94,17 @@ def test_what_is_shown_rounds_what_is_meant(insurance: Results, tmp_path: Path) 
         assert abs(number - float(value)) <= 0.5001 * 10**-places
 
 
+def test_values_that_differ_in_their_last_digit_alone_have_a_readable_scale(
+    insurance: Results, tmp_path: Path
+) -> None:
+    for model in insurance.models:
+        for fit in model.fits:
+            fit.metrics["lift"] = 25 / 9 + 4e-16 * (fit.seed % 2)
+    text = written(insurance, tmp_path)
+    assert max(len(t) for t in re.findall(r'<text class="tick"[^>]*>([^<]*)<', text)) <= 7
+    assert "2.777" not in text.replace('"2.777', "")
+
+
 def test_nothing_is_fetched(results: Results, tmp_path: Path) -> None:
     text = written(results, tmp_path)
     assert not re.search(r"https?:|[\"'(=]\s*//|@import|url\(", text)

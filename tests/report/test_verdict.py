@@ -120,6 +120,7 @@ def test_before_the_first_fit_and_after_a_failure(insurance: Results) -> None:
         (Interval(-0.1, -0.15, -0.05), "rmse", "gain"),
         (Interval(0.1, -0.05, 0.25), "auc", "none"),
         (Interval(0.0, 0.0, 0.0), "auc", "none"),
+        (Interval(4e-16, 4e-16, 4e-16), "auc", "none"),
         (Interval(0.1, None, None), "auc", "open"),
     ],
 )

@@ -115,11 +115,13 @@ def dots(results: Results, metric: str, looks: dict[str, str]) -> DotChart | Non
     if not found:
         return None
     seeds = [v for m, _ in found for v in by_seed(m, metric).values()]
-    spread = (max(seeds) - min(seeds)) or abs(seeds[0]) * 0.1 or 0.1
+    spread = max(seeds) - min(seeds)
+    if spread <= 1e-9 * max(map(abs, seeds)):  # equal but for the arithmetic's last digits
+        spread = abs(seeds[0]) * 0.1 or 0.1
     ends = [e for _, s in found for e in (s.low, s.high) if e is not None]
     low = max(min([*seeds, *ends]), min(seeds) - 2 * spread)
     high = min(max([*seeds, *ends]), max(seeds) + 2 * spread)
-    room = 0.06 * ((high - low) or spread)
+    room = 0.06 * max(high - low, spread)
     low, high = low - room, high + room
 
     def place(value: float) -> float:

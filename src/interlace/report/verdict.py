@@ -51,7 +51,7 @@ def better(found: Interval, metric: str) -> Literal["gain", "none", "loss", "ope
     """How a difference came out, by whether its interval leaves zero out."""
     if found.low is None or found.high is None:
         return "open"
-    if found.low <= 0 <= found.high:
+    if found.low <= 0 <= found.high or abs(found.mean) < 1e-9:  # the arithmetic's last digits
         return "none"
     return "gain" if (found.mean > 0) == MEASURES[metric].higher_is_better else "loss"
 
