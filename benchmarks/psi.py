@@ -162,7 +162,8 @@ def peer_python() -> Path:
 
 def run_peer(python: Path, ids: int) -> dict[str, Any]:
     """One intersection by openmined-psi."""
-    command = [python, Path(__file__).with_suffix("") / "openmined.py", str(ids), str(ids // 10)]
+    script = str(Path(__file__).with_suffix("") / "openmined.py")
+    command = [str(python), script, str(ids), str(ids // 10)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(f"  openmined {ids:>10,} ids: {result}", flush=True)
@@ -183,7 +184,7 @@ def processor() -> str:
 
 
 def median(runs: list[dict[str, Any]]) -> float:
-    return statistics.median(r["seconds"] for r in runs)
+    return float(statistics.median(r["seconds"] for r in runs))
 
 
 def main(quick: bool, repeats: int) -> dict[str, Any]:
