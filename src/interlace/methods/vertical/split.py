@@ -21,55 +21,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from hashlib import blake2b
-from typing import Any, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from interlace.boundary.kinds import Embedding, Gradient, RowSelection
-from interlace.data.labels import LabelPlan
-from interlace.errors import AlignmentError, InterlaceError, JobError, Refused
-from interlace.federation import Federation, Rows
-from interlace.methods.base import (
-    Clock,
-    EarlyStopping,
-    Epoch,
-    Method,
-    OnEpoch,
-    batches,
-    history_from_json,
-    history_to_json,
-    keep_aside,
-    shuffled,
-    usual_batch,
-)
-from interlace.methods.bottom import (
-    Bottom,
-    BottomSettings,
-    BottomSide,
-    latest_checkpoint,
-    read_checkpoint,
-    write_checkpoint,
-)
-from interlace.methods.objective import ClassWeight, Objective
-from interlace.models import (
-    BottomSpec,
-    Optimisation,
-    Randomness,
-    load_training_state,
-    mlp,
-    seed_for,
-    seeded,
-    set_rate,
-    training_state,
-)
-from interlace.party import Peer, State, operation, read_state, write_state
-
-CHUNK = 8192  # people embedded in one message outside of training
+from interlace.federation import Federation
+from interlace.methods.bottom import BottomSide
+from interlace.methods.objective import ClassWeight
+from interlace.methods.vertical.joint import JointTraining
+from interlace.models import BottomSpec, Optimisation, mlp
+from interlace.party import operation
 
 
 class SplitSide(BottomSide):
@@ -88,133 +50,11 @@ class SplitSide(BottomSide):
         self.bottom.backward(gradient)
 
 
-class _Split(Method):
+class _Split(JointTraining):
     """What splitVFL and aggVFL share: everything but how embeddings become a prediction."""
 
-    epochs: int
-    batch_size: int | None
-    bottom: BottomSpec
-    optimisation: Optimisation
-    class_weight: ClassWeight
-    validation: float
-    patience: int | None
-
-    def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
-        raise NotImplementedError
-
-    def _bottom_spec(self, outputs: int) -> BottomSpec:
-        return self.bottom
-
-    def _people(self, federation: Federation) -> Federation:
-        """Whom the method learns from.
-
-        Raises:
-            AlignmentError: fewer than two people are shared by all parties and have a label.
-        """
-        people = federation.shared().labelled()
-        if len(people.rows) < 2:
-            raise AlignmentError(
-                f"{len(people.rows)} people are held by all parties and have a label; "
-                "at least two are needed to learn from"
-            )
-        return people
-
-    def _open(self, federation: Federation) -> dict[str, Peer]:
-        """The partners it talks to."""
-        return federation.open("split", SplitSide)
-
-    # -- learning -----------------------------------------------------------------------------
-
-    def fit(
-        self,
-        federation: Federation,
-        *,
-        checkpoint: str | None = None,
-        on_epoch: OnEpoch | None = None,
-    ) -> Self:
-        """Learn from the shared, labelled people of a view; see :meth:`Method.fit`."""
-        fed = self._people(federation)
-        self._start(fed)
-        y = fed.y
-        strata = y if self.objective_.task in ("binary", "multiclass") else None
-        train, aside = keep_aside(len(y), self.validation, fed.seed, strata)
-        stopping = EarlyStopping(self.patience)
-        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
-        rate = self.optimisation.learning_rate
-        y_train, y_aside = y[train], y[aside]
-        rows_train, rows_aside = fed.rows[train], fed.rows[aside]
-        where = {name: fed.positions(name, rows_train) for name in self.peers_}
-        own = torch.from_numpy(rows_train)
-        size = self.batch_size or usual_batch(len(train))
-        clock = Clock()
-        for epoch in range(done, self.epochs):
-            if done and stopping.over(epoch - 1):
-                break
-            rate = self._set_rate(epoch, rate)
-            total = torch.zeros(())
-            order = shuffled(len(train), fed.seed, epoch)
-            p_order = {name: p[order] for name, p in where.items()}
-            own_order, y_order = own[order], y_train[order]
-            for batch in batches(len(train), size):
-                positions = {name: p[batch] for name, p in p_order.items()}
-                y_batch = y_order[batch]
-                total += self._step(fed, positions, own_order[batch], y_batch) * len(y_batch)
-            validation = None
-            if len(aside):
-                logits = self._logits(fed, rows_aside)
-                validation = self.objective_.loss(logits, y_aside).item()
-                if stopping.better(epoch, validation):
-                    self._keep()
-            record = Epoch(epoch + 1, total.item() / len(train), validation, clock.lap())
-            self.history_.append(record)
-            if checkpoint:
-                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
-            if on_epoch:
-                on_epoch(record)
-            if len(aside) and stopping.over(epoch):
-                break
-        if len(aside):
-            self._recall()
-        return self
-
-    def _start(self, fed: Federation) -> None:
-        """Agree with every partner on the bottom models, and build the active party's own parts."""
-        self.label_plan_ = fed.label_plan
-        self.objective_ = Objective.fit(fed.label_plan, fed.y, self.class_weight, fed.active.name)
-        settings = BottomSettings(
-            bottom=self._bottom_spec(self.objective_.outputs),
-            optimisation=self.optimisation,
-            seed=fed.seed,
-        )
-        self.history_: list[Epoch] = []
-        self._meet(fed, self._open(fed))
-        self.widths_: dict[str, int] = {}
-        for name, peer in self.peers_.items():
-            held_out = fed.alignment.position(name)[fed.held_out]
-            answer = peer.ask(
-                SplitSide.begin,
-                torch.from_numpy(held_out[held_out >= 0]),
-                settings.model_dump(mode="json"),
-            )
-            self.widths_[name] = int(answer["width"])
-        self.own_: Bottom | None = None
-        widths = list(self.widths_.values())
-        if fed.active.columns:
-            learn_from = np.setdiff1d(np.arange(len(fed.active)), fed.held_out)
-            self.own_ = Bottom.fit(fed.active, settings, learn_from)
-            widths.append(self.own_.width)
-        self._assemble(widths, fed.seed)
-
-    def _meet(self, fed: Federation, peers: dict[str, Peer]) -> None:
-        self.active_, self.peers_ = fed.active, peers
-        self.session_ = next((peer.session for peer in peers.values()), None)
-
-    def _assemble(self, widths: Sequence[int], seed: int) -> None:
-        top_seed = seed_for(seed, "top")
-        self.top_ = seeded(lambda: self._build_top(widths, self.objective_.outputs), top_seed)
-        self.randomness_ = Randomness(self.top_, top_seed)
-        self.optimiser_ = self.optimisation.optimiser(self.top_)
-        self.best_top_: dict[str, Tensor] | None = None
+    side = SplitSide
+    protocol = "split"
 
     def _step(
         self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
@@ -245,167 +85,6 @@ class _Split(Method):
         for optimiser in optimisers:
             optimiser.step()
         return loss.detach()
-
-    def _optimisers(self) -> list[torch.optim.Optimizer]:
-        """Those of the active party's own networks."""
-        own = self.own_.optimiser if self.own_ is not None else None
-        return [o for o in (own, self.optimiser_) if o is not None]
-
-    def _set_rate(self, epoch: int, before: float) -> float:
-        rate = self.optimisation.rate(epoch, self.epochs)
-        if rate != before:
-            for peer in self.peers_.values():
-                peer.ask(SplitSide.schedule, {"rate": rate})
-            for optimiser in self._optimisers():
-                set_rate(optimiser, rate)
-        return rate
-
-    def _keep(self) -> None:
-        for peer in self.peers_.values():
-            peer.ask(SplitSide.keep)
-        if self.own_ is not None:
-            self.own_.keep()
-        self.best_top_ = {k: v.clone() for k, v in self.top_.state_dict().items()}
-
-    def _recall(self) -> None:
-        for peer in self.peers_.values():
-            peer.ask(SplitSide.recall)
-        if self.own_ is not None:
-            self.own_.recall()
-        if self.best_top_ is not None:
-            self.top_.load_state_dict(self.best_top_)
-
-    # -- predicting ---------------------------------------------------------------------------
-
-    def outputs(self, federation: Federation) -> NDArray[np.float64]:
-        """Predictions for a view's people, all of whom every party must hold."""
-        if not hasattr(self, "top_"):
-            raise NotFittedError(f"this {type(self).__name__} has learnt nothing yet; call `fit`")
-        if not len(federation.rows):
-            raise InterlaceError("there is nobody to score in this view of the federation")
-        if self.session_ is not None:
-            self.peers_ = federation.peers(self.session_)
-        if self.own_ is not None and self.own_.party is not federation.active:
-            self.own_ = self.own_.over(federation.active)
-        return self.objective_.probabilities(self._logits(federation, federation.rows))
-
-    def _logits(self, fed: Federation, rows: Rows) -> Tensor:
-        where = {name: fed.positions(name, rows) for name in self.peers_}
-        out = []
-        self.top_.eval()
-        for start in range(0, len(rows), CHUNK):
-            chunk = slice(start, start + CHUNK)
-            count = len(rows[chunk])
-            cuts = [
-                self._expect(name, peer.ask(SplitSide.embed, where[name][chunk]), count)
-                for name, peer in self.peers_.items()
-            ]
-            if self.own_ is not None:
-                cuts.append(self.own_.embed(torch.from_numpy(rows[chunk])))
-            with torch.no_grad():
-                out.append(self.top_(cuts))
-        return torch.cat(out)
-
-    def _expect(self, party: str, embedding: Tensor, count: int) -> Tensor:
-        """An embedding of the agreed shape, or a refusal.
-
-        Raises:
-            Refused: the partner answered for other rows or with another width.
-        """
-        due = (count, self.widths_[party])
-        if tuple(embedding.shape) != due:
-            raise Refused(
-                f"party '{party}' answered with an embedding of shape {tuple(embedding.shape)}, "
-                f"{due} was asked for"
-            )
-        return embedding
-
-    # -- keeping ------------------------------------------------------------------------------
-
-    def save(self, name: str) -> None:
-        """Every party keeps its own part of the model under ``name`` in its own folder."""
-        for peer in self.peers_.values():
-            peer.ask(SplitSide.save, {"name": name})
-        write_state(self.active_.path("models", name), self._state(EarlyStopping(None)))
-
-    def load(self, name: str, federation: Federation) -> Self:
-        """Take the parts that :meth:`save` kept; the hyper-parameters must be the same."""
-        self._meet(federation, self._open(federation))
-        self.widths_ = {
-            n: int(peer.ask(SplitSide.load, {"name": name})["width"])
-            for n, peer in self.peers_.items()
-        }
-        state = read_state(federation.active.path("models", name))
-        self._take(state, federation.seed)
-        return self
-
-    def _checkpoint(self, fed: Federation, name: str, epoch: int, stopping: EarlyStopping) -> None:
-        for peer in self.peers_.values():
-            peer.ask(SplitSide.checkpoint, {"name": name, "epoch": epoch})
-        state = self._state(stopping)
-        state.meta["made_for"] = self._fingerprint(fed)
-        write_checkpoint(fed.active, name, epoch, state)
-
-    def _resume(self, fed: Federation, name: str, stopping: EarlyStopping) -> int:
-        """Go back to the last checkpoint, if there is one. Returns the epochs done."""
-        epoch = latest_checkpoint(fed.active, name)
-        if epoch is None:
-            return 0
-        state = read_checkpoint(fed.active, name, epoch)
-        if state.meta["made_for"] != self._fingerprint(fed):
-            raise JobError(
-                f"the checkpoint '{name}' was made with other settings or other people; "
-                "choose another run folder, or the job as it was"
-            )
-        for n, peer in self.peers_.items():
-            answer = peer.ask(SplitSide.resume, {"name": name, "epoch": epoch})
-            self.widths_[n] = int(answer["width"])
-        self._take(state, fed.seed)
-        stopping.best, stopping.best_epoch = state.meta["best"]
-        return epoch
-
-    def _fingerprint(self, fed: Federation) -> str:
-        text = f"{sorted(self.get_params().items())!r} {fed.seed}"
-        return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
-
-    def _state(self, stopping: EarlyStopping) -> State:
-        tensors = training_state(self.top_, self.optimiser_, self.randomness_)
-        tensors = {f"top/{k}": v for k, v in tensors.items()}
-        tensors.update({f"best/{k}": v for k, v in (self.best_top_ or {}).items()})
-        meta: dict[str, Any] = {
-            "label_plan": self.label_plan_.to_json(),
-            "objective": self.objective_.to_json(),
-            "widths": self.widths_,
-            "history": history_to_json(self.history_),
-            "best": [stopping.best, stopping.best_epoch],
-            "round": self.active_.boundary.round,
-            "own": None,
-        }
-        if self.own_ is not None:
-            own = self.own_.state()
-            tensors.update({f"own/{k}": v for k, v in own.tensors.items()})
-            meta["own"] = own.meta
-        return State(tensors, meta)
-
-    def _take(self, state: State, seed: int) -> None:
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {
-                k.removeprefix(prefix): v for k, v in state.tensors.items() if k.startswith(prefix)
-            }
-
-        meta = state.meta
-        self.label_plan_ = LabelPlan.from_json(meta["label_plan"])
-        self.objective_ = Objective.from_json(meta["objective"])
-        self.history_ = history_from_json(meta["history"])
-        self.own_ = None
-        widths = [int(w) for w in meta["widths"].values()]
-        if meta["own"] is not None:
-            self.own_ = Bottom.from_state(self.active_, State(part("own/"), meta["own"]))
-            widths.append(self.own_.width)
-        self._assemble(widths, seed)
-        load_training_state(part("top/"), self.top_, self.optimiser_, self.randomness_)
-        self.best_top_ = part("best/") or None
-        self.active_.boundary.round = int(meta["round"])
 
 
 class SplitVFL(_Split):
