@@ -1,0 +1,30 @@
+"""Additively homomorphic encryption: sums of numbers that only one party can read."""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach(
+    __name__,
+    submod_attrs={
+        "base": [
+            "CapacityError",
+            "Ciphertext",
+            "PrivateKey",
+            "PublicKey",
+            "Rows",
+            "Sums",
+            "Vector",
+            "Workload",
+            "merge_small",
+        ],
+        "rlwe": ["capacity"],
+        "schemes": [
+            "SCHEMES",
+            "Estimate",
+            "Scheme",
+            "available",
+            "choose",
+            "generate",
+            "read_public_key",
+        ],
+    },
+)

@@ -267,14 +267,14 @@ def checked_index(
         CapacityError: a group holds more rows than the key was made for.
     """
     where = np.arange(rows) if selected is None else np.asarray(selected).astype(np.int64)
-    index = np.ascontiguousarray(index, dtype=np.int64)
-    if where.ndim != 1 or index.ndim != 2 or len(index) != len(where):
+    places: Integers = np.ascontiguousarray(index, dtype=np.int64)
+    if where.ndim != 1 or places.ndim != 2 or len(places) != len(where):
         raise ValueError("`index` has one line for each selected row")
-    if groups < 1 or (index.size and (index.min() < -1 or index.max() >= groups)):
+    if groups < 1 or (places.size and (places.min() < -1 or places.max() >= groups)):
         raise ValueError(f"`index` points outside the {groups:,} groups")
     if where.size and (where.min() < 0 or where.max() >= rows):
         raise ValueError(f"`selected` points outside the {rows:,} rows")
-    counts = np.bincount(index.ravel() + 1, minlength=groups + 1)[1:]
+    counts = np.bincount(places.ravel() + 1, minlength=groups + 1)[1:]
     if int(counts.max()) > workload.rows:
         raise CapacityError(
             f"a group holds {int(counts.max()):,} rows, more than the {workload.rows:,} that this "
@@ -286,7 +286,7 @@ def checked_index(
             f"{small} of {groups:,} groups hold fewer than {smallest} rows, and such small sums "
             "do not leave this party; merge their bins first"
         )
-    return where, index
+    return where, places
 
 
 def checked_matrix(length: int, matrix: AnyIntegers, workload: Workload) -> Integers:

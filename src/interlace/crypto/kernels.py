@@ -6,6 +6,7 @@ short limbs (exact: every partial sum stays below 2^53), at two to three times t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -15,6 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Kernels(NamedTuple):
@@ -113,7 +121,7 @@ def _scatter(words: Integers, place: Integers, turn: Integers, unit: int, sums: 
         line, column = np.nonzero((turn == t) & (place >= 0))
         ones = np.ones(len(line), dtype=np.int64)
         shape = (len(sums), len(words))
-        part = csr_array((ones, (place[line, column], line)), shape=shape) @ words
+        part = np.asarray(csr_array((ones, (place[line, column], line)), shape=shape) @ words)
         kept = words.shape[1] - int(t) * unit
         sums[:, words.shape[1] - kept :] += part[:, :kept]
         sums[:, : words.shape[1] - kept] -= part[:, kept:]

@@ -103,10 +103,13 @@ class Ring:
         from scipy.fft import ifft
 
         folded = ifft(spectrum, overwrite_x=True) * self._twist.conj()
-        return np.rint(np.concatenate([folded.real, folded.imag], axis=-1)).astype(np.int64)
+        out: Integers = np.rint(np.concatenate([folded.real, folded.imag], axis=-1)).astype(
+            np.int64
+        )
+        return out
 
     def multiply(self, limbs: list[tuple[int, Spectrum]], small: Integers) -> Integers:
-        """Products, mod q, of polynomials given by their limbs' spectra with small ones; broadcasts."""
+        """Products mod q of polynomials, given by their limbs' spectra, and small ones."""
         factor = self.spectrum(small)
         out = self.zeros(*np.broadcast_shapes(small.shape, (*limbs[0][1].shape[:-1], self.degree)))
         for shift, limb in limbs:
@@ -118,7 +121,8 @@ class Ring:
         return [(shift, self.spectrum(limb)) for shift, limb in self.limbs(words, width)]
 
     def rotations(self, polynomial: Integers, fold: int) -> Integers:
-        """The (fold, N) matrix whose line c times a is coefficient c·N/fold of the product with a."""
+        """The (fold, N) matrix whose line c, times a, is coefficient c·N/fold of the product."""
         stride = self.degree // fold
         at = stride * np.arange(fold)[:, None] - np.arange(self.degree)[None, :]
-        return polynomial[at % self.degree] * np.where(at < 0, -1, 1)
+        out: Integers = polynomial[at % self.degree] * np.where(at < 0, -1, 1)
+        return out

@@ -20,9 +20,10 @@ standard deviation 3.24, and AES-128 as a random function for public randomness.
 **Settings**, both of at least 128 bits of classical security by the HomomorphicEncryption.org
 standard (Albrecht et al. 2018, table 1, ternary secret: log q <= 54 at N = 2048, 109 at N = 4096):
 
-- ``fast``: N = 2048, log q = 54. The flooding error hides which rows' errors are in a sum up to
-  the ratio of Δ/4 to their total (some 4 to 8 bits). What is left is one noisy linear equation on
-  the rows' errors for each number of the answer, beside the exact sums that it is there to give.
+- ``fast``: N = 2048, log q = 54. The flooding error's standard deviation is at least ten times
+  that of all other errors. So the key holder, who knows every e_i, gets one very noisy linear
+  equation on which rows were added for each number of the answer, beside the exact equations (the
+  sums) that the answer is there to give.
 - ``strict``: N = 4096, log q = 108. The flooding error hides them statistically, up to 2^-40 for
   each answer ciphertext.
 
@@ -66,18 +67,18 @@ from interlace.crypto.base import (
     checked_range,
     checked_values,
 )
-from interlace.crypto.kernels import kernels
+from interlace.crypto.kernels import cores, kernels
 from interlace.crypto.ring import Ring
 from interlace.crypto.sampling import VARIANCE, centred_binomial, random_words, ternary
 from interlace.crypto.wire import (
     Bytes,
     Sealed,
     fingerprint,
+    opened,
     pack,
     packed_size,
     seal,
     unpack,
-    unseal,
     whole,
 )
 from interlace.errors import Refused
@@ -170,7 +171,7 @@ class Plan:
 
     @property
     def terms(self) -> int:
-        """Most row ciphertexts in one answer: each column adds a row once, and has two bins or more."""
+        """Most rows added into one answer: a column adds a row once and has two bins or more."""
         return self.workload.rows * max(1, self.slots // 2)
 
     @property
@@ -186,13 +187,14 @@ class Plan:
     @property
     def bytes_in(self) -> int:
         """Bytes of one encryption of the workload's rows."""
-        return self.workload.rows * self.fold * (self.setting.ring.log_q - DROPPED) // 8
+        return packed_size(self.workload.rows * self.fold, self.setting.ring.log_q - DROPPED)
 
     @property
     def bytes_out(self) -> int:
         """Bytes of the answers to all of the workload's groups."""
         answers = -(-self.workload.groups // self.slots)
-        return packed_size(answers * (self.setting.ring.degree + self.fold), self.kept)
+        numbers = self.setting.ring.degree + self.slots * self.workload.width
+        return packed_size(answers * numbers, self.kept)
 
     def _noise(self, variance: float, cut: int) -> float:
         """A bound on all errors of an answer but the flood."""
@@ -244,7 +246,7 @@ class RLWERows(Rows):
         self.key, self.seed, self.b = key, seed, b
 
     def __len__(self) -> int:
-        return self.b.shape[1]
+        return int(self.b.shape[1])
 
     def to_tensor(self) -> Tensor:
         header = self.key.header("rows", rows=len(self))
@@ -372,11 +374,7 @@ class RLWEPublicKey(PublicKey):
         return cls(plan, seed, p0)
 
     def read(self, tensor: Tensor) -> Ciphertext:
-        header, payload = unseal(tensor)
-        if header.get("scheme") != SCHEME:
-            raise Refused("a ciphertext of another scheme came where Ring-LWE was agreed")
-        if header.get("key") != self.fingerprint:
-            raise Refused("a ciphertext under another key came")
+        header, payload = opened(tensor, SCHEME, self.fingerprint)
         what = header.get("what")
         ring = self.ring
         if what == "rows":
@@ -551,7 +549,8 @@ class RLWEPublicKey(PublicKey):
     def _shortened(self, words: Integers) -> Integers:
         cut = self.plan.cut - self.ring.below_top
         top = self.ring.reduce(words)[-1]
-        return ((top + (1 << cut >> 1)) >> cut) & ((1 << self.plan.kept) - 1)
+        out: Integers = ((top + (1 << cut >> 1)) >> cut) & ((1 << self.plan.kept) - 1)
+        return out
 
     def _zeros(self, count: int) -> tuple[Integers, Integers]:
         """Public-key encryptions of zero: (words, count, N) twice, not yet reduced."""
@@ -686,7 +685,8 @@ class RLWEPrivateKey(PrivateKey):
                 "ciphertexts, or was damaged"
             )
         sign = 64 - self.public.workload.sum_bits
-        return (rounded >> step << sign) >> sign
+        signed: Integers = (rounded >> step << sign) >> sign
+        return signed
 
     def _times_secret(self, a: Integers) -> Integers:
         ring = self.public.ring
@@ -797,8 +797,7 @@ def _bytes(seed: bytes) -> Bytes:
 def _parallel(function: Callable[[int], T], items: Iterable[int]) -> list[T]:
     """Call a function on all cores; the loops inside release the interpreter lock."""
     work = list(items)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if len(work) < 2 or cores == 1:
+    if len(work) < 2 or cores() == 1:
         return [function(item) for item in work]
-    with ThreadPoolExecutor(cores) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         return list(pool.map(function, work))

@@ -36,7 +36,7 @@ def centred_binomial(*shape: int) -> Integers:
 
 
 def ternary(*shape: int) -> Integers:
-    """Uniform numbers out of -1, 0, 1: bytes below 255 = 3·85 by their remainder, others drawn anew."""
+    """Uniform numbers out of -1, 0, 1: the remainders of bytes below 255 = 3·85."""
     count = int(np.prod(shape))
     kept = np.empty(0, dtype=np.uint8)
     while len(kept) < count:
@@ -50,4 +50,5 @@ def _ones(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = words - ((words >> np.uint64(1)) & np.uint64(0x55555555))
     x = (x & np.uint64(0x33333333)) + ((x >> np.uint64(2)) & np.uint64(0x33333333))
     x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
-    return ((x * np.uint64(0x01010101)) >> np.uint64(24)) & np.uint64(0xFF)
+    total: NDArray[np.uint64] = ((x * np.uint64(0x01010101)) >> np.uint64(24)) & np.uint64(0xFF)
+    return total

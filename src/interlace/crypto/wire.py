@@ -75,6 +75,20 @@ def unseal(tensor: Tensor) -> Sealed:
     return Sealed(header, data[_HEAD + length :])
 
 
+def opened(tensor: Tensor, scheme: str, key: str) -> Sealed:
+    """Take a ciphertext apart that must be of this scheme and under this key.
+
+    Raises:
+        Refused: it is not.
+    """
+    message = unseal(tensor)
+    if message.header.get("scheme") != scheme:
+        raise Refused(f"a ciphertext of another scheme came where {scheme} was agreed")
+    if message.header.get("key") != key:
+        raise Refused("a ciphertext under another key came")
+    return message
+
+
 def whole(header: dict[str, Any], name: str, least: int, most: int) -> int:
     """A whole number out of a header.
 
@@ -97,8 +111,10 @@ def pack(words: Words, bits: int) -> Bytes:
     flat = np.ascontiguousarray(words, dtype="<u8").reshape(-1)
     whole_bytes, rest = divmod(bits, 8)
     parts = [flat.view(np.uint8).reshape(-1, 8)[:, :whole_bytes].reshape(-1)]
-    for bit in range(8 * whole_bytes, 8 * whole_bytes + rest):
-        parts.append(np.packbits(((flat >> np.uint64(bit)) & np.uint64(1)).astype(np.uint8)))
+    parts.extend(
+        np.packbits(((flat >> np.uint64(8 * whole_bytes + i)) & np.uint64(1)).astype(np.uint8))
+        for i in range(rest)
+    )
     return np.concatenate(parts)
 
 
