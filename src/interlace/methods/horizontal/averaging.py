@@ -19,41 +19,32 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
-from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from interlace.boundary.kinds import Ciphertext, Control, Metric, ModelWeights, RowSelection
-from interlace.data.features import FeaturePlan
-from interlace.data.labels import LabelPlan
 from interlace.data.spec import InputSpec
-from interlace.errors import DataError, InterlaceError, JobError, PartyFailed, Refused
+from interlace.errors import DataError, JobError, PartyFailed, Refused
 from interlace.federation import Federation
-from interlace.methods.base import Clock, EarlyStopping, Method, OnEpoch
+from interlace.methods.base import Clock, EarlyStopping, OnEpoch
 from interlace.methods.bottom import latest_checkpoint, read_checkpoint, write_checkpoint
 from interlace.methods.horizontal.drift import Drift, Round
 from interlace.methods.horizontal.local import CHUNK, Client, FlatModel, LocalTraining, Work
+from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.methods.horizontal.privacy import Privacy, client_account, row_account
-from interlace.methods.horizontal.schema import FEWEST
-from interlace.methods.horizontal.secure import SMALLEST_COHORT, Masks, unmask
+from interlace.methods.horizontal.secure import SMALLEST_COHORT, unmask
 from interlace.methods.horizontal.side import (
     Agreement,
     HorizontalSide,
-    Meeting,
     Own,
-    clients_of,
-    meet,
 )
-from interlace.methods.objective import Objective
 from interlace.models import BottomSpec, seed_for, seeded
-from interlace.party import Party, Peer, State, operation, read_state, write_state
+from interlace.party import Peer, State, operation
 
 Weighting = Literal["rows", "uniform"]
 
@@ -91,11 +82,9 @@ class AveragingSide(HorizontalSide):
 
     settings_type: ClassVar[type[LocalSettings]] = LocalSettings
     settings: LocalSettings
-    masks: Masks
     last: Work
     epochs: int
     steps_taken = 0
-    final: Tensor | None = None
 
     @operation
     def build(self, settings: Control) -> Control:
@@ -115,17 +104,6 @@ class AveragingSide(HorizontalSide):
                 way_out="Give every party a module of one architecture, from features to outputs",
             )
         return {"weights": model.size, "layout": layout_of(model)}
-
-    @operation
-    def public_key(self) -> Ciphertext:
-        """A fresh public key for secure aggregation; uint8 (32,)."""
-        self.masks = Masks()
-        return self.masks.public_key
-
-    @operation
-    def keys(self, everyone: Ciphertext) -> None:
-        """Take all clients' public keys; uint8 (clients, 32)."""
-        self.masks.meet(everyone)
 
     @operation
     def limit(self, work: Control) -> None:
@@ -153,16 +131,6 @@ class AveragingSide(HorizontalSide):
         return out
 
     @operation
-    def evaluate(self, weights: ModelWeights, part: Control) -> Metric:
-        """Sums over a part of one's rows, from which loss and accuracy (or R²) follow."""
-        rows = self.parts.get(part["name"], torch.empty(0, dtype=torch.int64))
-        if len(rows) < FEWEST:
-            return {"rows": 0}
-        model = self.model()
-        self._load(model, weights)
-        return figures(model.module, self.x, self.y, rows, self.objective)
-
-    @operation
     def account(self) -> Metric:
         """What this client can claim for its rows."""
         privacy = self.settings.privacy
@@ -170,11 +138,6 @@ class AveragingSide(HorizontalSide):
             return {}
         expected, _ = self.client().private_steps(self.epochs)
         return row_account(privacy, self.steps_taken, expected / len(self.parts["train"]))
-
-    @operation
-    def finish(self, weights: ModelWeights) -> None:
-        """Take the finished model."""
-        self.final = weights.clone()
 
     @operation
     def checkpoint(self, at: Control) -> None:
@@ -189,31 +152,24 @@ class AveragingSide(HorizontalSide):
         self.steps_taken = int(state.meta["steps"])
         self.take_learnt(state.tensors)
 
-    @operation
-    def save(self, model: Control) -> None:
-        """Keep the finished model and its preprocessing in this party's own folder."""
-        if self.final is None or self.label_plan is None:
-            raise Refused(f"party '{self.party.name}' has no finished model to keep")
-        meta = {
-            "settings": self.settings.model_dump(mode="json"),
-            "plan": self.plan.to_json(),
-            "label_plan": self.label_plan.to_json(),
-            "objective": self.objective.to_json(),
-        }
-        write_state(self.party.path("models", model["name"]), State({"weights": self.final}, meta))
-
-    @operation
-    def load(self, model: Control) -> None:
-        """Take a finished model."""
-        state = read_state(self.party.path("models", model["name"]))
-        self.settings = self.settings_type.model_validate(state.meta["settings"])
-        self.plan = FeaturePlan.from_json(state.meta["plan"])
-        self.label_plan = LabelPlan.from_json(state.meta["label_plan"])
-        self.objective = Objective.from_json(state.meta["objective"])
-        self.final = state.tensors["weights"]
-        self.take_all(self.party)
-
     # -- what no partner can ask for ------------------------------------------------------------
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """What the network says of some rows; (n, outputs)."""
+        model = self.model()
+        self._load(model, weights)
+        return say(model.module, x)
+
+    def finished(self, weights: Tensor) -> State:
+        """As for every method, and the network's settings."""
+        state = super().finished(weights)
+        state.meta["settings"] = self.settings.model_dump(mode="json")
+        return state
+
+    def take_finished(self, state: State) -> None:
+        """Take back what :meth:`finished` gave."""
+        super().take_finished(state)
+        self.settings = self.settings_type.model_validate(state.meta["settings"])
 
     def learnt(self) -> dict[str, Tensor]:
         """What a client keeps from round to round."""
@@ -303,29 +259,13 @@ def layout_of(model: FlatModel) -> str:
     return blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
 
 
-def figures(
-    module: nn.Module, x: Tensor, y: Tensor, rows: Tensor, objective: Objective
-) -> dict[str, float]:
-    """Sums over rows: of the loss, and of hits or, for a regression, of squares."""
+def say(module: nn.Module, x: Tensor) -> Tensor:
+    """A network's outputs outside of training; (n, outputs)."""
     module.eval()
-    out = {"rows": float(len(rows)), "loss": 0.0}
-    guesses = []
-    with torch.no_grad():
-        for part in torch.split(rows, CHUNK):
-            logits = module(x.index_select(0, part))
-            out["loss"] += objective.loss(logits, y[part]).item() * len(part)
-            guesses.append(logits)
-    guess, known = torch.cat(guesses), y[rows]
-    if objective.task == "regression":
-        error = guess[:, 0].double() * objective.scale + objective.centre - known
-        out["squared_error"] = float(error.square().sum())
-        out["sum"], out["squares"] = float(known.sum()), float(known.double().square().sum())
-    else:
-        out["hits"] = float((guess.argmax(1) == known).sum())
-    return out
+    return torch.cat([module(rows) for rows in torch.split(x, CHUNK)])
 
 
-class FedAvg(Method):
+class FedAvg(HorizontalMethod):
     """Federated averaging: clients train, the server averages.
 
     Works for binary, multi-class and regression labels, tables and images, with any torch module
@@ -354,9 +294,10 @@ class FedAvg(Method):
     Data", AISTATS 2017, algorithm 1.
     """
 
-    side: ClassVar[type[AveragingSide]] = AveragingSide
+    side: ClassVar[type[HorizontalSide]] = AveragingSide
+    protocol = "averaging"
     keeps_partial_work: ClassVar[bool] = False
-    history_: list[Round]  # type: ignore[assignment]
+    model_: FlatModel
     weights_: Tensor
     best_: Tensor | None
 
@@ -465,10 +406,8 @@ class FedAvg(Method):
                 on_epoch(result)
         if self.best_ is not None:
             self.weights_ = self.best_
-        for client in self.meeting_.clients.values():
-            client.ask(AveragingSide.finish, self.weights_)
         self._account(len(self.history_))
-        self._place_weights()
+        self._finish()
         return self
 
     def _check(self) -> None:
@@ -486,14 +425,8 @@ class FedAvg(Method):
 
     def _begin(self, fed: Federation) -> None:
         """Agree on tables and network; the server's weights are the initial ones."""
-        self.active_ = fed.active
-        self.meeting_: Meeting = meet(fed, "averaging", self.side, self.agreement)
-        assert self.meeting_.label_plan is not None
-        assert self.meeting_.objective is not None
-        self.plan_, self.label_plan_ = self.meeting_.plan, self.meeting_.label_plan
-        self.objective_, self.notes_ = self.meeting_.objective, self.meeting_.notes
-        self._remember_session()
-        self._build(fed.active, fed.seed)
+        self._meet(fed)
+        self._build(fed.seed)
         settings = self._settings().model_dump(mode="json")
         for name, client in self.meeting_.clients.items():
             answer = client.ask(AveragingSide.build, settings)
@@ -503,37 +436,16 @@ class FedAvg(Method):
                     party=name,
                     way_out="Give every party, the server included, a module of one architecture",
                 )
-        if self.secure:
-            self._exchange_keys()
-        self.history_ = []
         self.best_ = None
-        self.privacy_: dict[str, dict[str, Any]] = {}
         self._take_server_state({})
 
-    def _build(self, active: Party, seed: int) -> None:
-        outputs = self.objective_.outputs
-        start = seed_for(seed, "network")
-        self.model_ = build_network(self.network, self.plan_.spec, outputs, active.bottom, start)
+    def _build(self, seed: int) -> None:
+        self.model_ = self._network(seed_for(seed, "network"))
         self.weights_ = self.model_.vector()
 
-    def _remember_session(self) -> None:
-        peers = [c for c in self.meeting_.clients.values() if isinstance(c, Peer)]
-        self.session_ = peers[0].session if peers else None
-
-    def _exchange_keys(self) -> None:
-        """Every peer's public key to every peer; the server's own rows need no mask."""
-        peers = {n: c for n, c in self.meeting_.clients.items() if isinstance(c, Peer)}
-        if len(peers) < SMALLEST_COHORT:
-            raise JobError(
-                f"secure aggregation takes at least {SMALLEST_COHORT} clients beside the server"
-            )
-        keys = {n: p.ask(AveragingSide.public_key) for n, p in peers.items()}
-        if any(k.shape != (32,) for k in keys.values()):
-            raise Refused("public keys of 32 bytes each were due")
-        everyone = torch.stack(list(keys.values()))
-        for peer in peers.values():
-            peer.ask(AveragingSide.keys, everyone)
-        self.places_ = {name: i for i, name in enumerate(peers)}
+    def _network(self, seed: int) -> FlatModel:
+        outputs, own = self.objective_.outputs, self.active_.bottom
+        return build_network(self.network, self.plan_.spec, outputs, own, seed)
 
     # -- one round --------------------------------------------------------------------------
 
@@ -660,83 +572,6 @@ class FedAvg(Method):
             )
         return update[0]
 
-    # -- how good it is -------------------------------------------------------------------------
-
-    def evaluate(
-        self, federation: Federation, part: Literal["all", "train", "validation", "test"] = "all"
-    ) -> dict[str, dict[str, float]]:
-        """Loss and accuracy (R² for a regression) at each client, and ``pooled`` over all of them.
-
-        Each client scores its own rows and sends sums; fewer than five rows say nothing.
-
-        Args:
-            federation: The one it was fitted on, or new tables of the same parties
-                (:meth:`Federation.with_tables`), all of whose rows are ``all``.
-            part: Which rows: those that ``agreement`` set aside, or all.
-        """
-        self._reach(federation)
-        answers = self._evaluations(part)
-        out = {n: self._pooled({n: a}) for n, a in answers.items() if a["rows"]}
-        return {**out, "pooled": self._pooled(answers)}
-
-    def score(self, federation: Federation) -> float:
-        """Accuracy, or R² for a regression, over all clients' labelled rows."""
-        pooled = self.evaluate(federation)["pooled"]
-        return pooled["r2" if self.label_plan_.task == "regression" else "accuracy"]
-
-    def outputs(self, federation: Federation) -> NDArray[np.float64]:
-        """Predictions for the server's own rows in a view; clients score theirs themselves."""
-        self._fitted()
-        if not len(federation.rows):
-            raise InterlaceError(
-                "the server has no rows of its own to score; `evaluate` asks the clients"
-            )
-        x = self.plan_.transform(federation.active.frame, federation.rows)
-        self.module_.eval()
-        with torch.no_grad():
-            logits = torch.cat([self.module_(rows) for rows in torch.split(x, CHUNK)])
-        return self.objective_.probabilities(logits)
-
-    def _evaluations(self, part: str) -> dict[str, dict[str, float]]:
-        return {
-            name: client.ask(AveragingSide.evaluate, self.weights_, {"name": part})
-            for name, client in self.meeting_.clients.items()
-        }
-
-    def _pooled(self, answers: dict[str, dict[str, float]]) -> dict[str, float]:
-        some = [a for a in answers.values() if a["rows"]]
-        if not some:
-            raise InterlaceError("no client has enough rows of this part to score")
-        total = {key: sum(a[key] for a in some) for key in some[0]}
-        rows = total["rows"]
-        out = {"rows": rows, "loss": total["loss"] / rows}
-        if "hits" in total:
-            out["accuracy"] = total["hits"] / rows
-        else:
-            spread = total["squares"] - total["sum"] ** 2 / rows
-            out["r2"] = 1 - total["squared_error"] / spread if spread > 0 else math.nan
-        return out
-
-    def _reach(self, federation: Federation) -> None:
-        """Ask from now on the parties of this federation."""
-        self._fitted()
-        peers = federation.peers(self.session_) if self.session_ is not None else {}
-        own = self.meeting_.clients.get(federation.active.name)
-        self.meeting_.clients = dict(peers)
-        if isinstance(own, Own):
-            side = own.side
-            if side.party is not federation.active:
-                side = side.at(federation.active)
-            self.meeting_.clients = {federation.active.name: Own(side), **peers}
-
-    def _fitted(self) -> None:
-        if not hasattr(self, "module_"):
-            raise NotFittedError(f"this {type(self).__name__} has learnt nothing yet; call `fit`")
-
-    def _place_weights(self) -> None:
-        self.model_.load(self.weights_)
-        self.module_ = self.model_.module
-
     def _account(self, rounds: int) -> None:
         if self.privacy is None:
             return
@@ -750,61 +585,28 @@ class FedAvg(Method):
 
     # -- keeping ----------------------------------------------------------------------------
 
-    def save(self, name: str) -> None:
-        """Every party keeps the model and its preprocessing under ``name`` in its own folder."""
-        self._fitted()
-        for client in self.meeting_.clients.values():
-            if isinstance(client, Peer):
-                client.ask(AveragingSide.save, {"name": name})
-        write_state(self.active_.path("models", name), self._state(EarlyStopping(None)))
-
-    def load(self, name: str, federation: Federation) -> Self:
-        """Take what :meth:`save` kept; the hyper-parameters must be the same."""
-        state = read_state(federation.active.path("models", name))
-        self.active_ = federation.active
-        peers = federation.open("averaging", self.side)
-        for peer in peers.values():
-            peer.ask(AveragingSide.load, {"name": name})
-        self.plan_ = FeaturePlan.from_json(state.meta["plan"])
-        self.label_plan_ = LabelPlan.from_json(state.meta["label_plan"])
-        self.objective_ = Objective.from_json(state.meta["objective"])
-        clients = clients_of(federation, self.side, peers)
-        for client in clients.values():
-            if isinstance(client, Own):
-                client.ask(AveragingSide.load, {"name": name})
-        scaling = torch.empty(0)
-        self.meeting_ = Meeting(clients, self.plan_, self.label_plan_, self.objective_, scaling, {})
-        self._remember_session()
-        self._build(federation.active, federation.seed)
-        self._take_state(state)
-        self._place_weights()
-        return self
-
     def _state(self, stopping: EarlyStopping) -> State:
-        tensors = {"weights": self.weights_}
-        tensors.update({f"server/{k}": v for k, v in self._server_state().items()})
+        state = self._finished()
+        state.tensors.update({f"server/{k}": v for k, v in self._server_state().items()})
         if self.best_ is not None:
-            tensors["best"] = self.best_
-        meta: dict[str, Any] = {
-            "settings": self._settings().model_dump(mode="json"),
-            "plan": self.plan_.to_json(),
-            "label_plan": self.label_plan_.to_json(),
-            "objective": self.objective_.to_json(),
-            "history": [asdict(r) for r in self.history_],
-            "best": [stopping.best, stopping.best_epoch],
-            "notes": self.notes_,
-            "privacy": self.privacy_,
-        }
-        return State(tensors, meta)
+            state.tensors["best"] = self.best_
+        state.meta["best"] = [stopping.best, stopping.best_epoch]
+        return state
 
     def _take_state(self, state: State) -> None:
-        self.weights_ = state.tensors["weights"].clone()
+        self._take_finished(state)
         self.best_ = state.tensors.get("best")
-        self.history_ = [Round(**r) for r in state.meta["history"]]
-        self.notes_, self.privacy_ = state.meta["notes"], state.meta["privacy"]
         self._take_server_state(
             {k[7:]: v for k, v in state.tensors.items() if k.startswith("server/")}
         )
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return say(self.module_, x)
+
+    def _place(self) -> None:
+        model = self._network(0)
+        model.load(self.weights_)
+        self.module_ = model.module
 
     def _checkpoint(self, fed: Federation, name: str, number: int, stopping: EarlyStopping) -> None:
         for client in self.meeting_.clients.values():

@@ -78,11 +78,26 @@ class FlatModel:
 
     def load(self, vector: Tensor) -> None:
         """Take all weights from a vector of shape (size,)."""
-        at = self.weights.numel()
-        self.weights.copy_(vector[:at])
-        for b in self.buffers:
-            b.copy_(vector[at : at + b.numel()].view_as(b))
-            at += b.numel()
+        load_vector(self.module, vector)
+
+
+def travelling(module: nn.Module) -> list[Tensor]:
+    """What of a module travels: trainable parameters, then buffers of real numbers."""
+    parameters = [p.data for p in module.parameters() if p.requires_grad]
+    return [*parameters, *(b for b in module.buffers() if b.is_floating_point())]
+
+
+def vector_of(module: nn.Module) -> Tensor:
+    """All that travels of a module, as a new vector."""
+    return torch.cat([t.flatten() for t in travelling(module)])
+
+
+def load_vector(module: nn.Module, vector: Tensor) -> None:
+    """Take what :func:`vector_of` gave, in place."""
+    at = 0
+    for t in travelling(module):
+        t.copy_(vector[at : at + t.numel()].view_as(t))
+        at += t.numel()
 
 
 @dataclass

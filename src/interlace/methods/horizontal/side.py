@@ -4,7 +4,7 @@ The party that drives (the server) may hold rows itself, as one client among oth
 all. No ids are matched: a person missing at one party is a missing row and nothing else. ::
 
     server                                              every client
-      │ ── begin(terms) ──────────────────────────────► │   keeps rows aside for itself
+      │ ── meet(terms) ───────────────────────────────► │   keeps rows aside for itself
       │ ◄──────────── number of columns, label's type ── │
       │ ── schema(from which column on) ──────────────► │
       │ ◄───────────────────── names and types ───────── │   refused with the differences, if any
@@ -22,23 +22,33 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from interlace.boundary.kinds import Control, Histogram
+from interlace.boundary.kinds import Ciphertext, Control, Histogram, Metric, ModelWeights
 from interlace.data.features import FeaturePlan
 from interlace.data.labels import LabelPlan
 from interlace.errors import DataError, JobError, Refused
 from interlace.federation import Federation
 from interlace.methods.base import keep_aside
 from interlace.methods.horizontal import schema as tables
+from interlace.methods.horizontal.schema import FEWEST
+from interlace.methods.horizontal.secure import Masks
 from interlace.methods.objective import Objective
 from interlace.models import seed_for
-from interlace.party import Party, PassiveSide, Peer, operation
+from interlace.party import (
+    Party,
+    PassiveSide,
+    Peer,
+    State,
+    operation,
+    read_state,
+    write_state,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,11 +85,12 @@ class Terms(BaseModel):
     seed: int
 
 
-class HorizontalSide(PassiveSide):
-    """What a client answers before the first round, whatever the method."""
+class TableSide(PassiveSide):
+    """What a client answers before the first round: its columns, their scaling, the label."""
 
     terms: Terms
-    label_plan: LabelPlan | None
+    plan: FeaturePlan
+    label_plan: LabelPlan | None = None
     objective: Objective
 
     def __init__(self, party: Party, partner: str) -> None:
@@ -87,7 +98,7 @@ class HorizontalSide(PassiveSide):
         self.rows = np.arange(len(party), dtype=np.int64)
 
     @operation
-    def begin(self, terms: Control) -> Control:
+    def meet(self, terms: Control) -> Control:
         """Keep rows aside, and say how many columns there are and what the label is."""
         self.terms = Terms.model_validate(terms)
         label, known, strata = None, self.rows, None
@@ -149,6 +160,95 @@ class HorizontalSide(PassiveSide):
             self.objective = objective_of(self.label_plan, scaling)
         return {name: len(rows) for name, rows in self.parts.items()}
 
+    @property
+    def _learn_from(self) -> tables.Index:
+        return self.parts["train"].numpy()
+
+    def _keep_aside(self, known: tables.Index, strata: Tensor | None) -> None:
+        """Draw this client's parts, which nobody else sees."""
+        agreement, rows = self.terms.agreement, torch.from_numpy(known)
+        seed = seed_for(self.terms.seed, "parts", self.party.name)
+        rest, test = keep_aside(len(rows), agreement.test, seed, strata)
+        share = agreement.validation / (1 - agreement.test)
+        left = None if strata is None else strata[rest]
+        train, validation = keep_aside(len(rest), share, seed, left)
+        self.parts = {
+            "train": rows[rest][train],
+            "validation": rows[rest][validation],
+            "test": rows[test],
+            "all": rows,
+        }
+
+
+class HorizontalSide(TableSide):
+    """What a client answers whatever the model: keys for masks, figures, keeping a model."""
+
+    masks: Masks
+    final: Tensor | None = None
+
+    @operation
+    def public_key(self) -> Ciphertext:
+        """A fresh public key for secure aggregation; uint8 (32,)."""
+        self.masks = Masks()
+        return self.masks.public_key
+
+    @operation
+    def keys(self, everyone: Ciphertext) -> None:
+        """Take all clients' public keys; uint8 (clients, 32)."""
+        self.masks.meet(everyone)
+
+    @operation
+    def evaluate(self, weights: ModelWeights, part: Control) -> Metric:
+        """Sums over a part of one's rows, from which loss and accuracy (or R²) follow."""
+        rows = self.parts.get(part["name"], torch.empty(0, dtype=torch.int64))
+        return self.figures(weights, rows) if len(rows) >= FEWEST else {"rows": 0}
+
+    @operation
+    def finish(self, weights: ModelWeights) -> None:
+        """Take the finished model."""
+        self.final = weights.clone()
+
+    @operation
+    def save(self, model: Control) -> None:
+        """Keep the finished model and its preprocessing in this party's own folder."""
+        if self.final is None:
+            raise Refused(f"party '{self.party.name}' has no finished model to keep")
+        write_state(self.party.path("models", model["name"]), self.finished(self.final))
+
+    @operation
+    def load(self, model: Control) -> None:
+        """Take a finished model."""
+        self.take_finished(read_state(self.party.path("models", model["name"])))
+
+    # -- what no partner can ask for ------------------------------------------------------------
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """What the model says of some rows; (n, outputs)."""
+        raise NotImplementedError
+
+    def figures(self, weights: Tensor, rows: Tensor) -> dict[str, float]:
+        """Sums over rows: of the loss, and of hits or, for a regression, of squares."""
+        with torch.no_grad():
+            said = self.logits(weights, self.x.index_select(0, rows))
+        return figures(said, self.y.index_select(0, rows), self.objective)
+
+    def finished(self, weights: Tensor) -> State:
+        """A finished model with all that it takes to use it."""
+        meta: dict[str, Any] = {"plan": self.plan.to_json(), "label_plan": None}
+        if self.label_plan is not None:
+            meta["label_plan"] = self.label_plan.to_json()
+            meta["objective"] = self.objective.to_json()
+        return State({"weights": weights}, meta)
+
+    def take_finished(self, state: State) -> None:
+        """Take back what :meth:`finished` gave."""
+        self.plan = FeaturePlan.from_json(state.meta["plan"])
+        if state.meta["label_plan"] is not None:
+            self.label_plan = LabelPlan.from_json(state.meta["label_plan"])
+            self.objective = Objective.from_json(state.meta["objective"])
+        self.final = state.tensors["weights"]
+        self.take_all(self.party)
+
     def take_all(self, party: Party) -> None:
         """Forget the former rows: all of another table's are neither trained on nor kept aside."""
         self.rows = np.arange(len(party), dtype=np.int64)
@@ -176,31 +276,24 @@ class HorizontalSide(PassiveSide):
         self.party.boundary.protect(y)
         return y
 
-    @property
-    def _learn_from(self) -> tables.Index:
-        return self.parts["train"].numpy()
-
-    def _keep_aside(self, known: tables.Index, strata: Tensor | None) -> None:
-        """Draw this client's parts, which nobody else sees."""
-        agreement, rows = self.terms.agreement, torch.from_numpy(known)
-        seed = seed_for(self.terms.seed, "parts", self.party.name)
-        rest, test = keep_aside(len(rows), agreement.test, seed, strata)
-        share = agreement.validation / (1 - agreement.test)
-        left = None if strata is None else strata[rest]
-        train, validation = keep_aside(len(rest), share, seed, left)
-        self.parts = {
-            "train": rows[rest][train],
-            "validation": rows[rest][validation],
-            "test": rows[test],
-            "all": rows,
-        }
-
 
 def objective_of(label: LabelPlan, scaling: Tensor) -> Objective:
     """The loss that follows from the agreed label; the last line of the scaling is the label's."""
     if label.task == "regression":
         return Objective("regression", 1, None, float(scaling[-1, 0]), float(scaling[-1, 1]) or 1.0)
     return Objective(label.task, len(label.classes))
+
+
+def figures(logits: Tensor, y: Tensor, objective: Objective) -> dict[str, float]:
+    """Sums over rows: of the loss, and of hits or, for a regression, of squares."""
+    out = {"rows": float(len(y)), "loss": objective.loss(logits, y).item() * len(y)}
+    if objective.task == "regression":
+        error = logits[:, 0].double() * objective.scale + objective.centre - y
+        out["squared_error"] = float(error.square().sum())
+        out["sum"], out["squares"] = float(y.double().sum()), float(y.double().square().sum())
+    else:
+        out["hits"] = float((logits.argmax(1) == y).sum())
+    return out
 
 
 class Own:
@@ -244,23 +337,28 @@ class Meeting:
 
 def meet(
     fed: Federation,
-    protocol: str,
-    side: type[HorizontalSide],
+    clients: dict[str, Peer | Own],
     agreement: Agreement,
     *,
     supervised: bool = True,
 ) -> Meeting:
-    """Open a conversation with all clients, check their tables, and agree on scaling and label.
+    """Check all clients' tables, and agree on scaling and label.
+
+    Args:
+        fed: The federation.
+        clients: Whom to ask; see :func:`clients_of`.
+        agreement: What was agreed beforehand.
+        supervised: Whether there is a label at every client.
 
     Raises:
         DataError: a party's columns or label differ; the message lists how.
         PolicyError: a party's policy keeps these figures at home.
     """
-    clients = clients_of(fed, side, fed.open(protocol, side))
+    side = TableSide
     terms = Terms(agreement=agreement, supervised=supervised, seed=fed.seed)
-    told = {n: c.ask(side.begin, terms.model_dump(mode="json")) for n, c in clients.items()}
-    schemas = {n: _schema(c, side, int(told[n]["columns"])) for n, c in clients.items()}
-    reference = fed.active.name if fed.active.columns else None
+    told = {n: c.ask(side.meet, terms.model_dump(mode="json")) for n, c in clients.items()}
+    schemas = {n: _schema(c, int(told[n]["columns"])) for n, c in clients.items()}
+    reference = fed.active.name if fed.active.name in clients else None
     types = tables.agreed_types(schemas, reference)
     label = None
     if supervised:
@@ -283,7 +381,7 @@ def meet(
     for note in notes:
         warnings.warn(note, stacklevel=3)
     own = next((c.side for c in clients.values() if isinstance(c, Own)), None)
-    if isinstance(own, HorizontalSide):
+    if isinstance(own, TableSide):
         plan = own.plan
     else:
         plan = tables.plan_from(
@@ -302,11 +400,11 @@ def meet(
 def clients_of(
     fed: Federation, side: type[PassiveSide], peers: Mapping[str, Peer]
 ) -> dict[str, Peer | Own]:
-    """Everyone with rows: the server itself, if it has any, and its peers."""
+    """Everyone who can have rows: the server itself, if it has columns, and its peers."""
     clients: dict[str, Peer | Own] = {}
     if fed.active.columns:
         own = side(fed.active, fed.active.name)
-        if isinstance(own, HorizontalSide):
+        if isinstance(own, TableSide):
             own.rows = np.setdiff1d(fed.rows, fed.held_out)
         clients[fed.active.name] = Own(own)
     clients.update(peers)
@@ -315,10 +413,10 @@ def clients_of(
     return clients
 
 
-def _schema(client: Peer | Own, side: type[HorizontalSide], columns: int) -> tables.Schema:
+def _schema(client: Peer | Own, columns: int) -> tables.Schema:
     found: tables.Schema = {}
     while len(found) < columns:
-        page: list[tuple[str, str]] = client.ask(side.schema, {"start": len(found)})["columns"]
+        page: list[tuple[str, str]] = client.ask(TableSide.schema, {"start": len(found)})["columns"]
         if not page:
             raise Refused(f"party '{client.name}' promised {columns} columns and named fewer")
         found.update(dict(page))
