@@ -35,7 +35,7 @@ from interlace.job.results import (
     PartyResult,
     Results,
 )
-from interlace.job.spec import Job, MethodChoice, PartyFile, located, read_job, write_job
+from interlace.job.spec import Job, MethodChoice, PartyFile, located, read_job, shown, write_job
 from interlace.methods import Method
 from interlace.methods.base import Epoch
 from interlace.methods.catalogue import accepted, build_method, entry
@@ -232,7 +232,7 @@ class _Run:
             models=models,
             flows=_flows(federation, None),
             seeds=self.job.seeds,
-            job=(self.folder / "job.yaml").read_text(),
+            job=shown(self.job),
             command=self.command,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             machine=Machine(
@@ -261,6 +261,7 @@ class _Run:
         return FitResult(
             seed=seed,
             metrics=utility.metrics,
+            omitted=utility.omitted,
             curves=utility.curves,
             history=[EpochResult(**vars(e)) for e in method.history_],
             seconds=seconds,

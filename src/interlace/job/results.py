@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class EpochResult(BaseModel):
     """One epoch of one fit."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # a diverged loss is a result too
 
     number: int
     loss: float
@@ -24,11 +26,15 @@ class FitResult(BaseModel):
 
     ``metrics`` holds the utility on the held-out people by name (``auc``, ``ks``, ``accuracy``,
     ``log_loss``, ``lift``, ``calibration_error``; ``r2``, ``rmse``, ``mae`` for a regression).
+    ``omitted`` says why a usual measure is not among them.
     ``curves`` holds points (x, y) to draw: ``roc``, ``lift``, ``calibration``.
     """
 
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
     seed: int
     metrics: dict[str, float]
+    omitted: dict[str, str] = Field(default_factory=dict)
     curves: dict[str, list[tuple[float, float]]] = Field(default_factory=dict)
     history: list[EpochResult] = Field(default_factory=list)
     seconds: float

@@ -186,8 +186,21 @@ def write_job(job: Job, path: Path) -> None:
         if table.is_absolute() and table.is_relative_to(path.parent.resolve()):
             entry["table"] = str(table.relative_to(path.parent.resolve()))
     fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    fresh.write_text(_yaml(data))
     os.replace(fresh, path)
+
+
+def shown(job: Job) -> str:
+    """The job as YAML for a page that others may see: tables by their file's name alone."""
+    data = job.model_dump(mode="json", exclude_defaults=True)
+    for entry in data["parties"].values():
+        if not entry["table"].startswith(("sql:", "duckdb:")):
+            entry["table"] = Path(entry["table"]).name
+    return _yaml(data)
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
 def located(job: Job, base: Path) -> Job:
