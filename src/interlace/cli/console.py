@@ -11,10 +11,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+PLAIN_WIDTH = 120  # of tables in a file or pipe, which has no width of its own
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
-
-PLAIN_WIDTH = 120  # of tables in a file or pipe, which has no width of its own
+if not out.is_terminal:
+    out.width = PLAIN_WIDTH
 
 
 def table(*headings: str, title: str | None = None) -> Table:
@@ -26,18 +28,14 @@ def table(*headings: str, title: str | None = None) -> Table:
 
 
 def show(*things: object) -> None:
-    """Print results."""
+    """Print results; text is left to the terminal to wrap, so that what is copied is whole."""
     for thing in things:
-        out.print(thing, width=None if out.is_terminal else PLAIN_WIDTH, soft_wrap=_is_text(thing))
+        out.print(thing, markup=False, soft_wrap=isinstance(thing, str | Text))
 
 
 def say(text: str | Text) -> None:
     """Tell the user what is going on, beside the results."""
     err.print(text, markup=False, soft_wrap=True)
-
-
-def _is_text(thing: object) -> bool:
-    return isinstance(thing, str | Text)
 
 
 @contextmanager

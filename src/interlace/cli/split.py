@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -128,8 +128,8 @@ def split(
         weights = [counts[n] for n in names] if counts else None
         rows = cut_rows(frame.height, names, weights=weights, seed=seed)
         cut = split_horizontal(frame, rows, label=label, id=id)
-        _write(folder, cut, format, None, [])
-        _show_tables(folder, cut, None)
+        write_parties(folder, cut, method={}, format=format)
+        show_tables(folder, cut)
         say("No job is written: interlace trains over shared people, and these parties share none.")
         return
 
@@ -158,8 +158,9 @@ def split(
     difficulty = None
     if sum(bool(c) for c in columns.values()) > 1:
         difficulty = alpha_beta(frame, columns, label, seed=seed)
-    _write(folder, cut, format, active, [_description(source, named, by, difficulty)])
-    _show_tables(folder, cut, difficulty)
+    description = _description(source, named, by, difficulty)
+    write_parties(folder, cut, method={"name": "split"}, description=description, format=format)
+    show_tables(folder, cut, difficulty)
     say(f"Shared by all: {len(people.rows[active]) if shared is None else shared:,} people.")
     show(Text.assemble("Next: ", (f"interlace run {folder / 'job.yaml'}", "bold cyan")))
 
@@ -240,44 +241,51 @@ def _description(
     return f"{text} (α {difficulty.alpha:.2f}, β {difficulty.beta:.2f})."
 
 
-def _write(
+def write_parties(
     folder: Path,
     cut: Split,
-    format: Literal["csv", "parquet"],
-    active: str | None,
-    lines: list[str],
+    *,
+    method: dict[str, Any],
+    name: str = "",
+    description: str = "",
+    format: Literal["csv", "parquet"] = "csv",
 ) -> None:
-    """Tables and party files and, where there is an active party, the job; all or none."""
+    """Write each party's table and party file and, where one party has the label, the job.
+
+    Raises:
+        InterlaceError: one of the files is already there, or cannot be written.
+    """
     import yaml
 
     from interlace.data.partition import write_split
 
-    texts = {}
-    for name in cut.tables:
-        fields = {"table": f"{name}.{format}", "id": cut.id}
-        if active in (name, None):
-            fields["label"] = cut.label
-        texts[f"{name}.yaml"] = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
-    if active is not None:
-        job = {
-            "name": folder.resolve().name,
-            "description": lines[0],
-            "parties": {name: f"{name}.yaml" for name in cut.tables},
-            "active": active,
-            "method": {"name": "split"},
-        }
-        texts["job.yaml"] = yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
-    there = [name for name in texts if (folder / name).exists()]
+    names = {f"{party}.yaml" for party in cut.tables} | {"job.yaml"}
+    there = sorted(n for n in names if (folder / n).exists())
     if there:
         raise InterlaceError(
             f"{folder / there[0]} is already there; remove it, or choose another folder by --out"
         )
-    write_split(folder, cut, format=format)
-    for name, text in texts.items():
-        (folder / name).write_text(text)
+    tables = write_split(folder, cut, format=format)
+    texts: dict[str, dict[str, Any]] = {}
+    for party, path in tables.items():
+        texts[f"{party}.yaml"] = {"table": path.name, "id": cut.id}
+        if cut.label in cut.tables[party].columns:
+            texts[f"{party}.yaml"]["label"] = cut.label
+    if cut.label_party is not None:
+        texts["job.yaml"] = {
+            "name": name or folder.resolve().name,
+            "description": description or cut.description,
+            "parties": {party: f"{party}.yaml" for party in cut.tables},
+            "active": cut.label_party,
+            "method": method,
+        }
+    for file, fields in texts.items():
+        text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
+        (folder / file).write_text(text)
 
 
-def _show_tables(folder: Path, cut: Split, difficulty: CutDifficulty | None) -> None:
+def show_tables(folder: Path, cut: Split, difficulty: CutDifficulty | None = None) -> None:
+    """Print what each party got and, where it was measured, how hard the cut is."""
     headings = ["party", "people", "labelled", "columns", *(["importance"] if difficulty else [])]
     made = table(*headings, title=str(folder))
     for name, frame in cut.tables.items():
