@@ -156,8 +156,8 @@ class _Run:
         federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
         self.progress("matching people privately", 0.0)
         federation.align()
-        train, test = federation.split(self.job.test)
-        results = self._results(parties, federation, train, test)
+        views = {seed: federation.split(self.job.test, seed=seed) for seed in self.job.seeds}
+        results = self._results(parties, federation, *views[self.job.seeds[0]])
         fits = [
             (model, choice, seed)
             for model, choice in zip(results.models, self.choices, strict=True)
@@ -178,6 +178,7 @@ class _Run:
                 self.progress(f"{doing}, epoch {epoch.number}", (done + share) / len(fits))
 
             self.progress(doing, number / len(fits))
+            train, test = views[seed]
             began = time.perf_counter()
             method.fit(train.fresh(seed, tag), checkpoint=tag, on_epoch=on_epoch)
             fit = self._measure(method, federation, test, seed, tag, time.perf_counter() - began)
@@ -185,9 +186,9 @@ class _Run:
             model.fits.append(fit)
             if model.role == "method" and seed == self.job.seeds[0]:
                 results.flows += _flows(federation, tag)
-                for shown in results.parties:
-                    own = next(p for p in parties if p.name == shown.name)
-                    shown.privacy = own.boundary.accounts()
+                for party_result in results.parties:
+                    own = next(p for p in parties if p.name == party_result.name)
+                    party_result.privacy = own.boundary.accounts()
             self._write(results, parties)
             for party in parties:
                 shutil.rmtree(party.path("checkpoints", tag), ignore_errors=True)

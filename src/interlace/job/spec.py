@@ -105,7 +105,7 @@ class Job(BaseModel):
     seeds: list[int] = Field(
         default=[0, 1, 2],
         min_length=1,
-        description="One training per seed; intervals are over them.",
+        description="One training per seed, with other people held out; intervals are over them.",
     )
     test: float = Field(
         default=0.25, gt=0, lt=1, description="Share of the shared, labelled people held out."
