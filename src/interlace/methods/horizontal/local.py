@@ -269,7 +269,7 @@ def _gradients_of_rows(
         parameters = dict(model.module.named_parameters())
         try:
             found = per_row({n: parameters[n].detach() for n in names}, x, y)
-        except RuntimeError as e:
+        except (RuntimeError, ValueError) as e:
             raise DataError(
                 "the network's rows cannot be told apart, so no row's gradient can be clipped",
                 way_out="Use layers that treat each row by itself (group instead of batch "

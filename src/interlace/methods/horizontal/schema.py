@@ -371,11 +371,10 @@ def agreed_types(schemas: Mapping[str, Schema], reference: str | None) -> Schema
     for party, schema in schemas.items():
         found = differences(schema, types)
         if found:
-            shown = "; ".join(found[:8]) + ("; ..." if len(found) > 8 else "")
+            more = f"; and {len(found) - 8} more" if len(found) > 8 else ""
             vertical = geometry({party: schema, "others": types}) == "vertical"
             raise DataError(
-                f"its columns are not those of the other parties ({len(found)} differences): "
-                f"{shown}",
+                f"its columns are not those of the other parties: {'; '.join(found[:8])}{more}",
                 party=party,
                 way_out="These tables describe people by different columns, which is the vertical "
                 "case: match the people and use a vertical method such as `split`"
@@ -419,25 +418,36 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", "", name).lower()
 
 
-def doubtful_units(totals: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
-    """Columns whose mean size at one party is a hundred times that at another, as it is when one
-    counts in thousands, or in another currency.
+def doubtful_units(
+    totals: Mapping[str, Tensor], squared: Mapping[str, Tensor], names: Sequence[str]
+) -> list[str]:
+    """Columns whose numbers at one party are a hundred times as large as at another (by the root of
+    their mean square), as when one counts in thousands or in another currency.
 
     Args:
         totals: Each party's :func:`sums`.
+        squared: Each party's :func:`squares`.
         names: What each line is called.
     """
+    total = sum(totals.values(), torch.zeros(len(names), 3, dtype=torch.float64))
+    middle = total[:, 2] / total[:, 0].clamp(min=1)
+    sizes = {}
+    for party, told in totals.items():
+        known, mean = told[:, 0].clamp(min=1), told[:, 2] / told[:, 0].clamp(min=1)
+        square = squared[party] / known + 2 * middle * mean - middle**2
+        sizes[party] = torch.where(told[:, 0] > 0, square.clamp(min=0).sqrt(), 0.0)
     notes = []
     for i, name in enumerate(names):
-        sizes = {party: abs(float(t[i, 2] / t[i, 0])) for party, t in totals.items() if t[i, 0] > 0}
-        sizes = {party: size for party, size in sizes.items() if size > 0}
-        if len(sizes) > 1:
-            low, high = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
-            if sizes[high] >= 100 * sizes[low]:
-                notes.append(
-                    f"'{name}' is on average over a hundred times as large at '{high}' as at "
-                    f"'{low}': check that both give it in the same unit"
-                )
+        size = {party: float(s[i]) for party, s in sizes.items() if s[i] > 0}
+        low, high = (
+            min(size, key=size.__getitem__, default=""),
+            max(size, key=size.__getitem__, default=""),
+        )
+        if size and size[high] >= 100 * size[low]:
+            notes.append(
+                f"the numbers of '{name}' are over a hundred times as large at '{high}' as at "
+                f"'{low}': check that both give it in the same unit"
+            )
     return notes
 
 

@@ -377,7 +377,7 @@ def meet(
     )
     said = {} if label is None else label.model_dump(mode="json")
     rows = {n: c.ask(side.agree, scaling, said) for n, c in clients.items()}
-    notes = tables.doubtful_units(totals, names)
+    notes = tables.doubtful_units(totals, squared, names)
     for note in notes:
         warnings.warn(note, stacklevel=3)
     own = next((c.side for c in clients.values() if isinstance(c, Own)), None)
