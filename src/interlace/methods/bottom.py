@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from interlace.boundary.kinds import Control, Embedding, RowSelection
@@ -28,6 +29,8 @@ from interlace.models import (
 )
 from interlace.party import Party, PassiveSide, State, operation, read_state, write_state
 
+CHUNK = 4096  # rows that go through a network at once outside of training, to bound the memory
+
 
 class BottomSettings(BaseModel):
     """What the parties agree on about their bottom models before training."""
@@ -37,6 +40,23 @@ class BottomSettings(BaseModel):
     bottom: BottomSpec = BottomSpec()
     optimisation: Optimisation = Optimisation()
     seed: int = 0
+    views: int = Field(
+        default=1,
+        gt=0,
+        description="How many such networks stand side by side over the same columns.",
+    )
+
+
+class SideBySide(nn.Module):
+    """Several networks over the same columns; their embeddings (n, d) are joined to (n, Σd)."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From a party's features to the joined embeddings."""
+        return torch.cat([network(x) for network in self.networks], 1)
 
 
 class Bottom:
@@ -53,14 +73,20 @@ class Bottom:
     def __init__(self, party: Party, settings: BottomSettings, plan: FeaturePlan) -> None:
         self.party, self.settings, self.plan = party, settings, plan
         seed = seed_for(settings.seed, "bottom", party.name)
-        if party.bottom is not None:
-            self.module: nn.Module = copy.deepcopy(party.bottom)
-        else:
-            self.module = seeded(lambda: settings.bottom.build(plan.spec), seed)
+        self.module = seeded(self._network, seed)
         self.optimiser = settings.optimisation.optimiser(self.module)
         self.randomness = Randomness(self.module, seed)
         self.best: dict[str, Tensor] | None = None
         self._pending: Tensor | None = None
+
+    def _network(self) -> nn.Module:
+        own = self.party.bottom
+        if own is not None and self.settings.views == 1:
+            return copy.deepcopy(own)
+        if own is not None:
+            return SideBySide([_anew(own) for _ in range(self.settings.views)])
+        networks = [self.settings.bottom.build(self.plan.spec) for _ in range(self.settings.views)]
+        return networks[0] if len(networks) == 1 else SideBySide(networks)
 
     @classmethod
     def fit(cls, party: Party, settings: BottomSettings, learn_from: NDArray[np.int64]) -> Bottom:
@@ -133,8 +159,8 @@ class Bottom:
         """Embeddings (n, d) outside of training."""
         self.module.eval()
         with torch.no_grad():
-            out: Tensor = self.module(self.x[rows])
-        return out
+            parts = rows.tensor_split(list(range(CHUNK, len(rows), CHUNK)))
+            return torch.cat([self.module(self.x[some]) for some in parts])
 
     def set_rate(self, rate: float) -> None:
         """Change the learning rate."""
@@ -190,6 +216,16 @@ class Bottom:
             )
 
 
+def _anew(network: nn.Module) -> nn.Module:
+    """A copy of a network with initial weights of its own, as far as its layers know how."""
+    other = copy.deepcopy(network)
+    for layer in other.modules():
+        reset = getattr(layer, "reset_parameters", None)
+        if callable(reset):
+            reset()
+    return other
+
+
 class BottomSide(PassiveSide):
     """What a passive party with a bottom model answers, whatever the method.
 
@@ -230,13 +266,12 @@ class BottomSide(PassiveSide):
     @operation
     def checkpoint(self, at: Control) -> None:
         """Keep everything that a resumed training needs, in this party's own folder."""
-        write_checkpoint(self.party, at["name"], int(at["epoch"]), self.bottom.state())
+        write_checkpoint(self.party, at["name"], int(at["epoch"]), self._training())
 
     @operation
     def resume(self, at: Control) -> Control:
         """Go back to a checkpoint."""
-        state = read_checkpoint(self.party, at["name"], int(at["epoch"]))
-        self.bottom = Bottom.from_state(self.party, state)
+        self._go_on(read_checkpoint(self.party, at["name"], int(at["epoch"])))
         return {"width": self.bottom.width}
 
     @operation
@@ -251,28 +286,62 @@ class BottomSide(PassiveSide):
         self.bottom = Bottom.from_state(self.party, state)
         return {"width": self.bottom.width}
 
+    def _training(self) -> State:
+        """What a checkpoint of this side holds."""
+        return self.bottom.state()
+
+    def _go_on(self, state: State) -> None:
+        """Take back what :meth:`_training` gave."""
+        self.bottom = Bottom.from_state(self.party, state)
+
     def forget_people(self) -> None:
         """The bottom model stays, the former table's features go."""
         self.bottom = self.bottom.over(self.party)
-        self.__dict__.pop("_shared", None)
+        for cached in ("_shared", "_unaligned", "_people"):
+            self.__dict__.pop(cached, None)
 
     def mine(self, rows: Tensor) -> Tensor:
-        """Rows of this party's table for positions in the shared order.
+        """Rows of this party's table for the positions that a partner names.
 
         Raises:
-            Refused: a position lies outside of the shared people.
+            Refused: a position lies outside of the people whom this side answers for.
         """
         try:
-            return self._shared.index_select(0, rows)
+            return self._people.index_select(0, rows)
         except (IndexError, RuntimeError):
+            others = len(self._people) - len(self._shared)
             raise Refused(
                 f"party '{self.party.name}' was asked for a row outside of the "
                 f"{len(self._shared):,} people it shares with '{self.partner}'"
+                + (f" and its {others:,} others" if others else "")
             ) from None
 
     @cached_property
     def _shared(self) -> Tensor:
         return torch.from_numpy(self.party.shared_with(self.partner))
+
+    @cached_property
+    def _unaligned(self) -> Tensor:
+        """Rows U_k of this party's table about people whom the active party does not hold."""
+        everybody = np.arange(len(self.party))
+        return torch.from_numpy(np.setdiff1d(everybody, self.party.shared_with(self.partner)))
+
+    @cached_property
+    def _people(self) -> Tensor:
+        """Rows of the people whom this side answers for, in the order of their positions."""
+        return self._shared
+
+
+class WholeTableSide(BottomSide):
+    """A side that also answers for people whom the active party does not hold.
+
+    Their positions go on from those of the shared people, in the order of this party's table, so
+    that a position stands for one person whatever the operation. Who they are stays here.
+    """
+
+    @cached_property
+    def _people(self) -> Tensor:
+        return torch.cat([self._shared, self._unaligned])
 
 
 KEPT_CHECKPOINTS = 2  # a kill while parties write may leave some one epoch ahead of the others

@@ -65,6 +65,7 @@ class JointModel(Method):
     class_weight: ClassWeight
     side: ClassVar[type[BottomSide]]
     protocol: ClassVar[str]
+    views: ClassVar[int] = 1
 
     @abstractmethod
     def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
@@ -87,6 +88,7 @@ class JointModel(Method):
             bottom=self._bottom_spec(self.objective_.outputs),
             optimisation=self.optimisation,
             seed=fed.seed,
+            views=self.views,
         )
         self.history_: list[Epoch] = []
         self._meet(fed, self._open(fed))
@@ -288,6 +290,9 @@ class JointTraining(JointModel):
             )
         return people
 
+    def _begin_epoch(self, fed: Federation, epoch: int) -> None:
+        """What there is to do before the batches of an epoch (counted from 0)."""
+
     @abstractmethod
     def _step(
         self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
@@ -327,6 +332,7 @@ class JointTraining(JointModel):
             if done and stopping.over(epoch - 1):
                 break
             rate = self._set_rate(epoch, rate)
+            self._begin_epoch(fed, epoch)
             total = torch.zeros(())
             order = shuffled(len(train), fed.seed, epoch)
             p_order = {name: p[order] for name, p in where.items()}
@@ -366,3 +372,15 @@ class JointTraining(JointModel):
             for optimiser in self._optimisers():
                 set_rate(optimiser, rate)
         return rate
+
+
+class Joined(nn.Module):
+    """The top model over the concatenation h_1 ∘ … ∘ h_K."""
+
+    def __init__(self, top: nn.Module) -> None:
+        super().__init__()
+        self.top = top
+
+    def forward(self, cuts: list[Tensor]) -> Tensor:
+        out: Tensor = self.top(torch.cat(cuts, 1))
+        return out

@@ -29,7 +29,7 @@ from interlace.boundary.kinds import Embedding, Gradient, RowSelection
 from interlace.federation import Federation
 from interlace.methods.bottom import BottomSide
 from interlace.methods.objective import ClassWeight
-from interlace.methods.vertical.joint import JointTraining
+from interlace.methods.vertical.joint import Joined, JointTraining
 from interlace.models import BottomSpec, Optimisation, mlp
 from interlace.party import operation
 
@@ -133,8 +133,8 @@ class SplitVFL(_Split):
 
     def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
         if isinstance(self.top, nn.Module):
-            return _Joined(copy.deepcopy(self.top))
-        return _Joined(mlp(sum(widths), self.top, outputs, self.dropout))
+            return Joined(copy.deepcopy(self.top))
+        return Joined(mlp(sum(widths), self.top, outputs, self.dropout))
 
 
 class AggVFL(_Split):
@@ -172,18 +172,6 @@ class AggVFL(_Split):
 
     def _bottom_spec(self, outputs: int) -> BottomSpec:
         return self.bottom.model_copy(update={"width": outputs})
-
-
-class _Joined(nn.Module):
-    """The top model over the concatenation h_1 ∘ … ∘ h_K."""
-
-    def __init__(self, top: nn.Module) -> None:
-        super().__init__()
-        self.top = top
-
-    def forward(self, cuts: list[Tensor]) -> Tensor:
-        out: Tensor = self.top(torch.cat(cuts, 1))
-        return out
 
 
 class _Summed(nn.Module):

@@ -1,0 +1,760 @@
+"""One-shot and few-shot VFL (Sun et al., "Communication-Efficient Vertical Federated Learning with
+Limited Overlapping Samples", ICCV 2023, arXiv 2303.16270).
+
+The label side differentiates its loss once, at an untrained head, and every client learns the rest
+at home: gradients of one class nearly coincide, so clusters of them are the classes up to a
+permutation, and with these temporary labels a client trains its bottom model on the overlap and on
+its unaligned rows, semi-supervised::
+
+    active                                            passive k
+      │ ── begin(held-out rows, settings) ───────────► │   builds f_k, scales its columns
+      │ ── represent(overlap rows) ──────────────────► │
+      │ ◄──────────────────────────────── H_o^k ────── │   upload 1
+      │ ── learn(∂L/∂H_o^k, number of classes) ──────► │   download 1: clusters → labels, then
+      │                                                │   E_c epochs on X_o^k and X_u^k
+      │ ── embed(overlap rows [, others]) ───────────► │
+      │ ◄─────────────────────── H_o^k [, H_u^k] ───── │   upload 2; the head is fitted
+      │                                                │
+      │ few-shot VFL goes on:                          │
+      │ ── refine(keep-probabilities of others) ─────► │   download 2: draws rows, goes on learning
+      │ ◄────────────────────── positions drawn ────── │
+      │ ── embed(overlap rows, drawn rows) ──────────► │
+      │ ◄────────────────────── H_o^k, H_uc^k ──────── │   upload 3; the head is fitted anew
+
+The active party's own columns, if it has any, are one more client: it has labels already, and
+needs no message.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from interlace.boundary.kinds import (
+    ClassCount,
+    Control,
+    Embedding,
+    Gradient,
+    KeepProbability,
+    RowSelection,
+)
+from interlace.errors import AlignmentError, JobError, Refused
+from interlace.federation import Federation, Rows
+from interlace.methods.base import (
+    Clock,
+    EarlyStopping,
+    Epoch,
+    OnEpoch,
+    batches,
+    keep_aside,
+    shuffled,
+    usual_batch,
+)
+from interlace.methods.bottom import BottomSide, WholeTableSide
+from interlace.methods.clustering import NOISE, Clustering, cluster
+from interlace.methods.objective import ClassWeight
+from interlace.methods.semi_supervised import (
+    AnySemiSupervised,
+    FixMatch,
+    LocalLearner,
+    LocalSettings,
+)
+from interlace.methods.vertical.joint import Joined, JointModel
+from interlace.methods.vertical.missing import complete
+from interlace.models import (
+    BottomSpec,
+    Optimisation,
+    Randomness,
+    mlp,
+    seed_for,
+    seeded,
+    set_rate,
+)
+from interlace.party import State, operation
+
+Agreement = Literal["hard", "soft"]
+
+
+class OneShotSide(BottomSide):
+    """What a passive party answers in one-shot VFL."""
+
+    learner: LocalLearner
+
+    @operation
+    def represent(self, rows: RowSelection) -> Embedding:
+        """H_o by the model as it is; the gradients that come next are about these people."""
+        self.overlap = self.mine(rows)
+        self.party.boundary.about(rows)
+        return self.bottom.embed(self.overlap)
+
+    @operation
+    def learn(self, gradient: Gradient, classes: ClassCount, settings: Control) -> None:
+        """Cluster the gradients into temporary labels, and learn from them and the other rows."""
+        if tuple(gradient.shape) != (len(self.overlap), self.bottom.width) or classes.dim():
+            raise Refused(
+                f"gradients of shape {tuple(gradient.shape)} came, "
+                f"{(len(self.overlap), self.bottom.width)} were due, with one number of classes"
+            )
+        local = LocalSettings.model_validate(settings)
+        seed = seed_for(local.seed, "clusters", self.party.name)
+        self.labels = cluster(gradient, int(classes), local.clustering, seed)
+        self.learner = LocalLearner(self.bottom, local, int(self.labels.max()) + 1)
+        self._learn(local.epochs)
+
+    def _learn(self, epochs: int) -> None:
+        """Some epochs more; rows that no cluster took count among those without a label."""
+        taken = self.labels != NOISE
+        without = torch.cat([self._unaligned, self.overlap[~taken]])
+        self.learner.learn(self.overlap[taken], self.labels[taken], without, epochs)
+
+    def _training(self) -> State:
+        state = super()._training()
+        learner = self.learner.state()
+        tensors = {f"learner/{k}": v for k, v in learner.tensors.items()}
+        tensors |= {"overlap": self.overlap, "labels": self.labels}
+        return State({**state.tensors, **tensors}, {**state.meta, "learner": learner.meta})
+
+    def _go_on(self, state: State) -> None:
+        super()._go_on(state)
+        head = {k[8:]: v for k, v in state.tensors.items() if k.startswith("learner/")}
+        self.learner = LocalLearner.from_state(self.bottom, State(head, state.meta["learner"]))
+        self.overlap, self.labels = state.tensors["overlap"], state.tensors["labels"]
+
+    def forget_people(self) -> None:
+        """The bottom model stays; whom it was learnt from goes."""
+        super().forget_people()
+        for learnt in ("overlap", "labels", "learner"):
+            self.__dict__.pop(learnt, None)
+
+
+class FewShotSide(OneShotSide, WholeTableSide):
+    """What a passive party answers in few-shot VFL."""
+
+    @operation
+    def refine(self, keep: KeepProbability) -> RowSelection:
+        """Draw each unaligned row with its probability, and go on learning with the drawn ones.
+
+        No label comes with them: a drawn row is labelled by this party's own head, whose classes
+        are its clusters.
+        """
+        others = self._unaligned
+        if tuple(keep.shape) != (len(others),):
+            raise Refused(
+                f"{tuple(keep.shape)} keep-probabilities came for {len(others):,} unaligned rows"
+            )
+        drawn = draw(keep, self.learner.settings.seed, self.party.name)
+        rows = others[drawn]
+        if len(rows):
+            self.labels = torch.cat([self.labels, self.learner.predict(rows).argmax(1)])
+            self.overlap = torch.cat([self.overlap, rows])
+        self._learn(self.learner.settings.refine_epochs)
+        return len(self._shared) + drawn
+
+
+def draw(keep: Tensor, seed: int, party: str) -> Tensor:
+    """Positions of the rows drawn, each with its own probability (n,) in [0, 1]; 0 never is."""
+    generator = torch.Generator().manual_seed(seed_for(seed, "drawn", party))
+    return (torch.rand(len(keep), generator=generator) < keep).nonzero()[:, 0]
+
+
+def keep_probability(
+    alone: Tensor, joint: Tensor, floor: float, agreement: Agreement = "hard"
+) -> Tensor:
+    """Equation 9: p̂ = 1[ŷ_A = ŷ_AB] · 1[p_A > t] · 1[p_AB > t] · p_AB.
+
+    Args:
+        alone: Probabilities (n, classes) by the head over the party's own view.
+        joint: The same by the joint head, over that view and estimates of the missing ones.
+        floor: t.
+        agreement: ``soft`` is Σ_j p_A,j · p_AB,j instead, without a floor, to compare with.
+
+    Returns:
+        Shape (n,), float32.
+    """
+    if agreement == "soft":
+        return (alone * joint).sum(1)
+    sure_alone, says_alone = alone.max(1)
+    sure_joint, says_joint = joint.max(1)
+    kept = (says_alone == says_joint) & (sure_alone > floor) & (sure_joint > floor)
+    return torch.where(kept, sure_joint, torch.zeros(()))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Unaligned rows of one party that few-shot VFL came to trust.
+
+    Attributes:
+        of: How many rows there were to choose from.
+        possible: How many had a keep-probability above 0.
+        rows: Which were drawn: positions among the party's unaligned rows in the order of its
+            table; at the active party among its people without a label.
+        classes: What the joint head says they are (numbers of ``label_plan_.classes``).
+    """
+
+    of: int
+    possible: int
+    rows: Tensor
+    classes: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """Whom a fit is about; rows are the active party's.
+
+    Attributes:
+        rows: People with a label to learn from, (n,).
+        y: Their labels.
+        held: (n, parties with columns), bool; the active party last, if it has columns.
+        aside, y_aside: People whom all hold, kept aside to stop the head early.
+        unlabelled: The active party's people without a label.
+    """
+
+    rows: Rows
+    y: Tensor
+    held: Tensor
+    aside: Rows
+    y_aside: Tensor
+    unlabelled: Rows
+
+
+@dataclass(frozen=True)
+class _Views:
+    """Embeddings by party: of the people to learn from (n, d_k; 0 where not held), of those kept
+    aside, and of further rows of each party's own."""
+
+    train: list[Tensor]
+    aside: list[Tensor]
+    others: list[Tensor]
+
+
+class OneShotVFL(JointModel):
+    """One-shot VFL: two embeddings of each shared person leave a party, one gradient comes back.
+
+    For classes, not for regression. Works for two to many parties, tables and images, with columns
+    at the active party or without. A client learns from everyone whom the active party shares with
+    it and has a label for, whether other parties hold them or not (views that these lack are
+    estimated by :func:`~interlace.methods.vertical.missing.complete` for the one gradient, which
+    is ours), and from its unaligned rows; the active party's own columns from all its labelled
+    people; the head from people whom all hold.
+
+    Every client learns the classes of the shared people up to a permutation, from that one
+    gradient: guard it where the label is secret (``gradient`` in the active party's policy).
+
+    Args:
+        epochs: Most passes of the head over the shared people (E_s).
+        local_epochs: Passes of each client over its rows (E_c).
+        semi_supervised: How it learns from rows without a label: FixMatch (for tables in its
+            table form), MixMatch or plain pseudo-labels.
+        clustering: How gradients become labels: ``kmeans`` (ten starts), ``gaussian``,
+            ``spectral``, ``hdbscan``.
+        local_batch_size: Labelled rows in a step at a client.
+        batch_size: People in a step of the head; ``None`` takes 16 to 256 by how many there are.
+        bottom: The network each party builds, unless it brings its own.
+        top: Widths of the head's hidden layers, or an own module from (n, Σd_k) to logits.
+        dropout: Share of the head's hidden units left out in training.
+        optimisation: Learning rate, weight decay and schedule, of clients and head.
+        class_weight: ``balanced``, a weight by class number, or ``None``; of the head.
+        validation: Share of the people whom all hold, kept aside to choose the head's best epoch.
+        patience: Stop after that many epochs without a better validation loss; ``None`` never.
+
+    The source's epochs, rates and thresholds are not known to us: the defaults are ours.
+    """
+
+    side = OneShotSide
+    protocol = "one-shot"
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 100,
+        local_epochs: int = 100,
+        semi_supervised: AnySemiSupervised = FixMatch(),
+        clustering: Clustering = "kmeans",
+        local_batch_size: int = 64,
+        batch_size: int | None = None,
+        bottom: BottomSpec = BottomSpec(),
+        top: Sequence[int] | nn.Module = (64,),
+        dropout: float = 0.0,
+        optimisation: Optimisation = Optimisation(),
+        class_weight: ClassWeight = None,
+        validation: float = 0.1,
+        patience: int | None = 10,
+    ) -> None:
+        self.epochs = epochs
+        self.local_epochs = local_epochs
+        self.semi_supervised = semi_supervised
+        self.clustering = clustering
+        self.local_batch_size = local_batch_size
+        self.batch_size = batch_size
+        self.bottom = bottom
+        self.top = top
+        self.dropout = dropout
+        self.optimisation = optimisation
+        self.class_weight = class_weight
+        self.validation = validation
+        self.patience = patience
+
+    def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
+        if isinstance(self.top, nn.Module):
+            return Joined(copy.deepcopy(self.top))
+        return Joined(mlp(sum(widths), self.top, outputs, self.dropout))
+
+    def _local_settings(self, seed: int) -> LocalSettings:
+        return LocalSettings(
+            semi_supervised=self.semi_supervised,
+            clustering=self.clustering,
+            epochs=self.local_epochs,
+            batch_size=self.local_batch_size,
+            seed=seed,
+        )
+
+    # -- learning -----------------------------------------------------------------------------
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Learn from the people of a view and the parties' unaligned rows; see :meth:`Method.fit`.
+
+        ``history_`` and ``on_epoch`` are about the head. Checkpoints are kept after each round of
+        learning at the clients, so a resumed fit does a round over at most.
+        """
+        fed = self._people(federation)
+        self._start(fed)
+        self.learner_: LocalLearner | None = None
+        cast = self._cast(fed, federation)
+        done = self._resume(fed, checkpoint, EarlyStopping(None)) if checkpoint else 0
+        if done < 1:
+            self._first_round(fed, cast)
+            if checkpoint:
+                self._checkpoint(fed, checkpoint, 1, EarlyStopping(None))
+        self._finish(fed, cast, done, checkpoint, on_epoch)
+        return self
+
+    def _finish(
+        self,
+        fed: Federation,
+        cast: _Cast,
+        done: int,
+        checkpoint: str | None,
+        on_epoch: OnEpoch | None,
+    ) -> None:
+        """What is left to do after the clients have learnt."""
+        self._fit_top(cast, self._represent(fed, cast, {}), None, fed.seed, on_epoch)
+
+    def _people(self, federation: Federation) -> Federation:
+        """The labelled people whom somebody with columns holds.
+
+        Raises:
+            JobError: the label is not a class.
+            AlignmentError: fewer than two of them are held by all parties.
+        """
+        if federation.label_plan.task not in ("binary", "multiclass"):
+            raise JobError(
+                f"{type(self).__name__} learns from clusters of people of one class, so it is for "
+                f"classes; the label is a {federation.label_plan.task} (take the method 'split')"
+            )
+        people = federation.labelled()
+        whole = people.shared()
+        if len(whole.rows) < 2:
+            raise AlignmentError(
+                f"{len(whole.rows)} people are held by all parties and have a label; "
+                "at least two are needed to learn from"
+            )
+        if federation.active.columns:
+            return people
+        somewhere = federation.alignment.holders[people.rows].any(1)
+        return people.view(people.rows[somewhere])
+
+    def _cast(self, fed: Federation, federation: Federation) -> _Cast:
+        held = torch.from_numpy(fed.alignment.holders[fed.rows])
+        if self.own_ is not None:
+            held = torch.cat([held, torch.ones(len(held), 1, dtype=torch.bool)], 1)
+        whole = held.all(1).nonzero()[:, 0]
+        y = fed.y
+        _, aside = keep_aside(len(whole), self.validation, fed.seed, y[whole])
+        aside = whole[aside]
+        train = torch.ones(len(y), dtype=torch.bool)
+        train[aside] = False
+        rest = np.setdiff1d(federation.rows, federation.labelled().rows)
+        return _Cast(
+            rows=fed.rows[train.numpy()],
+            y=y[train],
+            held=held[train],
+            aside=fed.rows[aside.numpy()],
+            y_aside=y[aside],
+            unlabelled=np.setdiff1d(rest, federation.held_out),
+        )
+
+    def _first_round(self, fed: Federation, cast: _Cast) -> None:
+        """Upload 1, download 1, and learning at every client."""
+        boundary = fed.active.boundary
+        boundary.round += 1
+        settings = self._local_settings(fed.seed)
+        where = self._where(fed, cast)
+        views = []
+        for (name, peer), held in zip(self.peers_.items(), cast.held.T, strict=False):
+            h = peer.ask(OneShotSide.represent, where[name])
+            views.append(_spread(self._expect(name, h, len(where[name])), held))
+        if self.own_ is not None:
+            views.append(self.own_.embed(torch.from_numpy(cast.rows)))
+        cuts = [view.requires_grad_() for view in complete(views, cast.held)]
+        self.top_.eval()
+        # The sum over people, so that every row of the gradient has the same scale.
+        loss = F.cross_entropy(self.top_(cuts), cast.y, reduction="sum")
+        gradients = torch.autograd.grad(loss, cuts)
+        for k, (name, peer) in enumerate(self.peers_.items()):
+            held = cast.held[:, k]
+            classes = torch.bincount(cast.y[held]).count_nonzero()
+            boundary.about(where[name])
+            peer.ask(
+                OneShotSide.learn, gradients[k][held], classes, settings.model_dump(mode="json")
+            )
+        if self.own_ is not None:
+            self.learner_ = LocalLearner(self.own_, settings, self.objective_.outputs)
+            rows, others = torch.from_numpy(cast.rows), torch.from_numpy(cast.unlabelled)
+            self.learner_.learn(rows, cast.y, others, settings.epochs)
+
+    def _where(self, fed: Federation, cast: _Cast) -> dict[str, Tensor]:
+        """Positions at each partner of the people to learn from whom it holds."""
+        return {
+            name: fed.positions(name, cast.rows[held.numpy()])
+            for name, held in zip(self.peers_, cast.held.T, strict=False)
+        }
+
+    def _represent(self, fed: Federation, cast: _Cast, others: dict[str, Tensor]) -> _Views:
+        """One more upload: embeddings of the overlap, and of ``others`` at each party."""
+        fed.active.boundary.round += 1
+        views = _Views([], [], [])
+        where = self._where(fed, cast)
+        for (name, peer), held in zip(self.peers_.items(), cast.held.T, strict=False):
+            asked = [
+                where[name],
+                fed.positions(name, cast.aside),
+                others.get(name, where[name][:0]),
+            ]
+            sizes = [len(part) for part in asked]
+            h = self._expect(name, peer.ask(BottomSide.embed, torch.cat(asked)), sum(sizes))
+            train, aside, rest = h.split_with_sizes(sizes)
+            views.train.append(_spread(train, held))
+            views.aside.append(aside)
+            views.others.append(rest)
+        if self.own_ is not None:
+            own = [torch.from_numpy(cast.rows), torch.from_numpy(cast.aside)]
+            own.append(others.get(fed.active.name, own[0][:0]))
+            for part, rows in zip((views.train, views.aside, views.others), own, strict=True):
+                part.append(self.own_.embed(rows))
+        return views
+
+    def _fit_top(
+        self,
+        cast: _Cast,
+        views: _Views,
+        completed: tuple[list[Tensor], Tensor] | None,
+        seed: int,
+        on_epoch: OnEpoch | None,
+    ) -> None:
+        """Fit the joint head from its first weights: on people whom all hold, and completed."""
+        self._assemble([view.shape[1] for view in views.train], seed)
+        whole = cast.held.all(1)
+        self.history_ = self._fit_head(
+            self.top_,
+            self.optimiser_,
+            self.randomness_,
+            [([view[whole] for view in views.train], cast.y[whole])]
+            + ([completed] if completed else []),
+            (views.aside, cast.y_aside),
+            seed,
+            on_epoch,
+        )
+
+    def _fit_head(
+        self,
+        head: nn.Module,
+        optimiser: torch.optim.Optimizer | None,
+        randomness: Randomness,
+        groups: list[tuple[list[Tensor], Tensor]],
+        aside: tuple[list[Tensor], Tensor],
+        seed: int,
+        on_epoch: OnEpoch | None = None,
+    ) -> list[Epoch]:
+        """Fit a head on embeddings and labels, and leave it at its best epoch.
+
+        An epoch is a pass over the first group; the others add the mean loss of as many people at
+        each step, whatever their number, so that estimates do not drown what is known.
+        """
+        y = groups[0][1]
+        size = self.batch_size or usual_batch(len(y))
+        stopping, clock = EarlyStopping(self.patience), Clock()
+        best = None
+        history: list[Epoch] = []
+        for epoch in range(self.epochs):
+            if optimiser is not None:
+                set_rate(optimiser, self.optimisation.rate(epoch, self.epochs))
+            head.train()
+            orders = [_around(shuffled(len(labels), seed, epoch), len(y)) for _, labels in groups]
+            total = 0.0
+            for batch in batches(len(y), size):
+                losses = []
+                for (cuts, labels), order in zip(groups, orders, strict=True):
+                    some = order[batch]
+                    with randomness.stream():
+                        logits = head([cut[some] for cut in cuts])
+                    losses.append(self.objective_.loss(logits, labels[some]))
+                if optimiser is not None:
+                    optimiser.zero_grad()
+                    torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+                    optimiser.step()
+                total += losses[0].item() * len(y[batch])
+            validation = None
+            if len(aside[1]):
+                head.eval()
+                with torch.no_grad():
+                    validation = self.objective_.loss(head(aside[0]), aside[1]).item()
+                if stopping.better(epoch, validation):
+                    best = {k: v.clone() for k, v in head.state_dict().items()}
+            history.append(Epoch(epoch + 1, total / len(y), validation, clock.lap()))
+            if on_epoch:
+                on_epoch(history[-1])
+            if len(aside[1]) and stopping.over(epoch):
+                break
+        if best is not None:
+            head.load_state_dict(best)
+        return history
+
+    # -- keeping ------------------------------------------------------------------------------
+
+    def _state(self, stopping: EarlyStopping) -> State:
+        state = super()._state(stopping)
+        learner = getattr(self, "learner_", None)
+        if learner is None:
+            return state
+        own = learner.state()
+        tensors = {f"learner/{k}": v for k, v in own.tensors.items()}
+        return State({**state.tensors, **tensors}, {**state.meta, "learner": own.meta})
+
+    def _take(self, state: State, seed: int) -> None:
+        super()._take(state, seed)
+        self.learner_ = None
+        if "learner" in state.meta and self.own_ is not None:
+            head = {k[8:]: v for k, v in state.tensors.items() if k.startswith("learner/")}
+            self.learner_ = LocalLearner.from_state(self.own_, State(head, state.meta["learner"]))
+
+
+class FewShotVFL(OneShotVFL):
+    """Few-shot VFL: one-shot VFL, then one more round in which unaligned rows get labels.
+
+    For an unaligned row of a client the views of the others are estimated by attention over the
+    overlap (T). A head over the client's view alone and the joint head must agree on its class, and
+    both be confident, or the row is never drawn (:func:`keep_probability`). Drawn rows join the
+    client's labelled rows, labelled by its own head, and their completed views join what the joint
+    head learns from. So do the active party's labelled people with a missing view, which is ours.
+    ``kept_`` says what was drawn, by party.
+
+    The source does not say whether rows are drawn once or in every epoch, nor its confidence floor:
+    drawing once, and 0.8, are ours.
+
+    Args:
+        floor: Confidence t below which a row is never drawn.
+        agreement: ``soft`` weighs by Σ_j p_A,j · p_AB,j instead of equation 9, to compare with.
+        refine_epochs: Passes of each client over its rows in the second round.
+
+    The other arguments are those of :class:`OneShotVFL`.
+    """
+
+    side = FewShotSide
+    protocol = "few-shot"
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 100,
+        local_epochs: int = 100,
+        refine_epochs: int = 50,
+        floor: float = 0.8,
+        agreement: Agreement = "hard",
+        semi_supervised: AnySemiSupervised = FixMatch(),
+        clustering: Clustering = "kmeans",
+        local_batch_size: int = 64,
+        batch_size: int | None = None,
+        bottom: BottomSpec = BottomSpec(),
+        top: Sequence[int] | nn.Module = (64,),
+        dropout: float = 0.0,
+        optimisation: Optimisation = Optimisation(),
+        class_weight: ClassWeight = None,
+        validation: float = 0.1,
+        patience: int | None = 10,
+    ) -> None:
+        super().__init__(
+            epochs=epochs,
+            local_epochs=local_epochs,
+            semi_supervised=semi_supervised,
+            clustering=clustering,
+            local_batch_size=local_batch_size,
+            batch_size=batch_size,
+            bottom=bottom,
+            top=top,
+            dropout=dropout,
+            optimisation=optimisation,
+            class_weight=class_weight,
+            validation=validation,
+            patience=patience,
+        )
+        self.refine_epochs = refine_epochs
+        self.floor = floor
+        self.agreement = agreement
+
+    def _start(self, fed: Federation) -> None:
+        super()._start(fed)
+        self.kept_: dict[str, Kept] = {}
+
+    def _local_settings(self, seed: int) -> LocalSettings:
+        settings = super()._local_settings(seed)
+        return settings.model_copy(update={"refine_epochs": self.refine_epochs})
+
+    def _finish(
+        self,
+        fed: Federation,
+        cast: _Cast,
+        done: int,
+        checkpoint: str | None,
+        on_epoch: OnEpoch | None,
+    ) -> None:
+        if done < 2:
+            self._second_round(fed, cast)
+            if checkpoint:
+                self._checkpoint(fed, checkpoint, 2, EarlyStopping(None))
+        drawn = {n: self._others(fed, cast, n)[kept.rows] for n, kept in self.kept_.items()}
+        views = self._represent(fed, cast, drawn)
+        self._fit_top(cast, views, self._completed(cast, views, self.kept_), fed.seed, on_epoch)
+
+    def _second_round(self, fed: Federation, cast: _Cast) -> None:
+        """Upload 2 with H_u, both kinds of heads, download 2, and more learning at the clients."""
+        names = [*self.peers_, *([fed.active.name] if self.own_ is not None else [])]
+        others = {name: self._others(fed, cast, name) for name in names}
+        views = self._represent(fed, cast, others)
+        self._fit_top(cast, views, self._completed(cast, views, {}), fed.seed, None)
+        for k, name in enumerate(names):
+            alone, joint = self._two_opinions(cast, views, k, fed.seed)
+            keep = keep_probability(alone, joint, self.floor, self.agreement)
+            if name in self.peers_:
+                drawn = self.peers_[name].ask(FewShotSide.refine, keep)
+                drawn = self._possible(name, drawn - len(fed.alignment.pairs[name]), keep)
+            else:
+                drawn = draw(keep, fed.seed, name)
+                assert self.learner_ is not None
+                rows = torch.cat([torch.from_numpy(cast.rows), others[name][drawn]])
+                labels = torch.cat([cast.y, joint[drawn].argmax(1)])
+                self.learner_.learn(rows, labels, others[name], self.refine_epochs)
+            self.kept_[name] = Kept(len(keep), int((keep > 0).sum()), drawn, joint[drawn].argmax(1))
+
+    def _others(self, fed: Federation, cast: _Cast, name: str) -> Tensor:
+        """A party's rows to choose from: positions at a partner, rows of the active party."""
+        if name not in self.peers_:
+            return torch.from_numpy(cast.unlabelled)
+        shared = len(fed.alignment.pairs[name])
+        return torch.arange(shared, fed.alignment.report.people[name])
+
+    def _two_opinions(self, cast: _Cast, views: _Views, k: int, seed: int) -> tuple[Tensor, Tensor]:
+        """What the head over party k's view alone and the joint head say of its other rows."""
+        mine = views.others[k]
+        held = cast.held[:, k]
+        head_seed = seed_for(seed, "auxiliary head", k)
+        hidden = self.top if not isinstance(self.top, nn.Module) else (64,)
+        make = partial(mlp, mine.shape[1], hidden, self.objective_.outputs, self.dropout)
+        head = seeded(lambda: Joined(make()), head_seed)
+        self._fit_head(
+            head,
+            self.optimisation.optimiser(head),
+            Randomness(head, head_seed),
+            [([views.train[k][held]], cast.y[held])],
+            ([views.aside[k]], cast.y_aside),
+            seed,
+        )
+        n = len(cast.rows)
+        stacked = [
+            torch.cat([view, mine if j == k else view.new_zeros(len(mine), view.shape[1])])
+            for j, view in enumerate(views.train)
+        ]
+        alone_at_k = torch.zeros(len(mine), cast.held.shape[1], dtype=torch.bool)
+        alone_at_k[:, k] = True
+        whole = complete(stacked, torch.cat([cast.held, alone_at_k]))
+        head.eval()
+        self.top_.eval()
+        with torch.no_grad():
+            return head([mine]).softmax(1), self.top_([view[n:] for view in whole]).softmax(1)
+
+    def _possible(self, name: str, drawn: Tensor, keep: Tensor) -> Tensor:
+        """The rows that a partner says it drew.
+
+        Raises:
+            Refused: they are not among those that it could draw.
+        """
+        inside = (drawn >= 0) & (drawn < len(keep))
+        if not bool(inside.all()) or not bool((keep[drawn] > 0).all()):
+            raise Refused(f"party '{name}' drew rows that had been rejected")
+        return drawn
+
+    def _completed(
+        self, cast: _Cast, views: _Views, kept: dict[str, Kept]
+    ) -> tuple[list[Tensor], Tensor] | None:
+        """Completed views and labels of labelled people with a missing view, and of kept rows."""
+        held, y = [cast.held], [cast.y]
+        parts = [[view] for view in views.train]
+        for k, chosen in enumerate(kept.values()):
+            for j, part in enumerate(parts):
+                mine = views.others[k]
+                part.append(mine if j == k else mine.new_zeros(len(mine), part[0].shape[1]))
+            pattern = torch.zeros(len(chosen), cast.held.shape[1], dtype=torch.bool)
+            pattern[:, k] = True
+            held.append(pattern)
+            y.append(chosen.classes)
+        who = torch.cat(held)
+        partly = ~who.all(1)
+        if not bool(partly.any()):
+            return None
+        whole = complete([torch.cat(part) for part in parts], who)
+        return [view[partly] for view in whole], torch.cat(y)[partly]
+
+    def _state(self, stopping: EarlyStopping) -> State:
+        state = super()._state(stopping)
+        kept: dict[str, Any] = {}
+        for name, some in getattr(self, "kept_", {}).items():
+            kept[name] = [some.of, some.possible]
+            state.tensors[f"kept/{name}/rows"] = some.rows
+            state.tensors[f"kept/{name}/classes"] = some.classes
+        return State(state.tensors, {**state.meta, "kept": kept})
+
+    def _take(self, state: State, seed: int) -> None:
+        super()._take(state, seed)
+        part = state.tensors
+        self.kept_ = {
+            name: Kept(of, possible, part[f"kept/{name}/rows"], part[f"kept/{name}/classes"])
+            for name, (of, possible) in state.meta["kept"].items()
+        }
+
+
+def _spread(h: Tensor, held: Tensor) -> Tensor:
+    """Embeddings (m, d) of the held people, in their places among all (n, d); 0 elsewhere."""
+    out = h.new_zeros(len(held), h.shape[1])
+    out[held] = h
+    return out
+
+
+def _around(order: Tensor, count: int) -> Tensor:
+    """The first ``count`` of an order that begins again where it ends."""
+    return order.repeat(-(-count // len(order)))[:count]
