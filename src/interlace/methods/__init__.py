@@ -2,11 +2,12 @@
 
 from interlace.methods.base import Method
 from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled, WithFallback
-from interlace.methods.vertical import AggVFL, SplitVFL
+from interlace.methods.vertical import AggVFL, FedOnce, SplitVFL
 
 __all__ = [
     "ActiveAlone",
     "AggVFL",
+    "FedOnce",
     "MeanImputation",
     "Method",
     "Pooled",

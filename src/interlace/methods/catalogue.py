@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from interlace.errors import JobError
 from interlace.methods.base import Method
 from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled
-from interlace.methods.vertical import AggVFL, SplitVFL
+from interlace.methods.vertical import AggVFL, FedOnce, SplitVFL
 from interlace.models import BottomSpec, Optimisation
 
 Role = Literal["method", "baseline", "upper bound"]
@@ -41,6 +41,13 @@ CATALOGUE: dict[str, Entry] = {
         "Summed outputs",
         "method",
         "Each party's model gives its share of the logits, and the shares are added up (aggVFL).",
+    ),
+    "fed_once": Entry(
+        FedOnce,
+        "FedOnce",
+        "method",
+        "Each partner learns a representation of its own rows without a label and sends it once; "
+        "no gradient ever comes back.",
     ),
     "active_alone": Entry(
         ActiveAlone,
