@@ -59,7 +59,7 @@ def _prepare(case: Case, folder: Path) -> None:
     """Write the case's tables and job; the folder appears once it is complete."""
     from interlace.cli.split import show_tables, write_parties
 
-    cut, method = _case(case)
+    cut, method = case_of(case)
     say(cut.description)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".interlace-") as fresh:
@@ -69,7 +69,7 @@ def _prepare(case: Case, folder: Path) -> None:
     show_tables(folder, cut)
 
 
-def _case(case: Case) -> tuple[Split, dict[str, Any]]:
+def case_of(case: Case) -> tuple[Split, dict[str, Any]]:
     """The case's tables, and the method with the settings that suit them."""
     from interlace.data import datasets
 

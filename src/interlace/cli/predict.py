@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Annotated
 
@@ -43,12 +44,15 @@ def predict(
     from interlace.serve.batch import predict as score
 
     scores = score(run, tables)
+    content = io.BytesIO()
+    scores.write_csv(content) if out.suffix == ".csv" else scores.write_parquet(content)
     fresh = out.with_name(f".{out.name}.new")
-    if out.suffix == ".csv":
-        fresh.write_bytes(scores.write_csv().encode())
-    else:
-        scores.write_parquet(fresh)
-    fresh.replace(out)
+    try:
+        fresh.write_bytes(content.getbuffer())
+        fresh.replace(out)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
     used = dict(scores["model"].value_counts().iter_rows())
     say(f"{out}: {scores.height:,} people")
     for model, meaning in _MODELS.items():

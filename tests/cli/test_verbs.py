@@ -1,0 +1,331 @@
+"""Each verb on small parties, from one table to scores."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from click.testing import Result
+
+from interlace.cli import demo
+from interlace.cli.run import EXAMPLE
+from interlace.job.results import Results
+from interlace.job.spec import read_job
+
+Call = Callable[..., Result]
+WriteJob = Callable[..., Path]
+Tables = dict[str, pl.DataFrame]
+
+
+@pytest.fixture
+def one_table(folder: Path) -> pl.DataFrame:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(200, 6)).round(3)
+    frame = pl.DataFrame(x, schema=[f"a{i}" if i < 3 else f"b{i}" for i in range(6)])
+    frame = frame.with_columns(key=pl.Series([f"K{i}" for i in range(200)]))
+    frame = frame.with_columns(bought=pl.Series(np.where(x.sum(1) > 0, "yes", "no")))
+    frame.write_csv(folder / "people.csv")
+    return frame
+
+
+# -- split --------------------------------------------------------------------------------------
+
+
+def test_split_by_name_gives_each_party_its_columns_and_people(
+    call: Call, folder: Path, one_table: pl.DataFrame
+) -> None:
+    done = call(
+        *("split", "people.csv", "--id", "key", "--label", "bought", "--party", "bank=a*"),
+        *("--party", "shop", "--shared", 120, "--only", "bank=30", "--labelled", "shared"),
+        *("--out", "cut"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "α = " in done.stdout
+    assert "β = " in done.stdout
+    bank, shop = (pl.read_csv(folder / "cut" / f"{n}.csv") for n in ("bank", "shop"))
+    assert bank.columns == ["key", "bought", "a0", "a1", "a2"]
+    assert shop.columns == ["key", "b3", "b4", "b5"]
+    assert len(set(bank["key"]) & set(shop["key"])) == 120
+    assert (bank.height, shop.height) == (150, 120)
+    assert bank["bought"].drop_nulls().len() == 120
+    assert "interlace run cut/job.yaml" in done.stdout
+
+
+def test_split_writes_a_job_that_run_takes_as_it_stands(
+    call: Call, folder: Path, one_table: pl.DataFrame
+) -> None:
+    call("split", "people.csv", "--label", "bought", "--party", "a", "--party", "b", "--out", "cut")
+    job = yaml.safe_load((folder / "cut/job.yaml").read_text())
+    job |= {"seeds": [0], "method": {"name": "split", "epochs": 1}, "compare": "none"}
+    (folder / "cut/job.yaml").write_text(yaml.safe_dump(job))
+    assert read_job(folder / "cut/job.yaml").active == "a"
+    done = call("run", "cut/job.yaml")
+    assert done.exit_code == 0, done.output
+    assert (folder / "runs/cut/report.html").exists()
+
+
+@pytest.mark.parametrize("by", ["random", "correlation", "importance"])
+def test_split_without_named_columns(
+    call: Call, folder: Path, one_table: pl.DataFrame, by: str
+) -> None:
+    arguments = ("split", "people.csv", "--id", "key", "--label", "bought", "--by", by)
+    done = call(*arguments, "--party", "a", "--party", "b", "--out", "cut")
+    assert done.exit_code == 0, done.output
+    columns = [set(pl.read_csv(folder / f"cut/{n}.csv").columns) for n in ("a", "b")]
+    assert columns[0] & columns[1] == {"key"}
+    assert columns[0] | columns[1] == set(one_table.columns)
+
+
+def test_split_horizontally(call: Call, folder: Path, one_table: pl.DataFrame) -> None:
+    arguments = ("split", "people.csv", "--id", "key", "--label", "bought", "--horizontal")
+    only = ("--only", "a=120", "--only", "b=60")
+    done = call(*arguments, "--party", "a", "--party", "b", *only, "--out", "cut")
+    assert done.exit_code == 0, done.output
+    a, b = (pl.read_csv(folder / f"cut/{n}.csv") for n in ("a", "b"))
+    assert (a.height, b.height) == (120, 60)
+    assert a.columns == b.columns
+    assert not set(a["key"]) & set(b["key"])
+
+
+def test_split_leaves_what_is_there_alone(
+    call: Call, folder: Path, one_table: pl.DataFrame
+) -> None:
+    (folder / "cut").mkdir()
+    (folder / "cut/job.yaml").write_text("mine")
+    arguments = ("split", "people.csv", "--label", "bought", "--party", "a", "--party", "b")
+    done = call(*arguments, "--out", "cut")
+    assert done.exit_code == 2
+    assert "already there" in done.stderr
+    assert [p.name for p in (folder / "cut").iterdir()] == ["job.yaml"]
+    assert (folder / "cut/job.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--party", "a"], "at least two parties"),
+        (["--party", "a", "--party", "a"], "two parties are called 'a'"),
+        (["--party", "a=a9", "--party", "b"], "column 'a9'"),
+        (["--party", "a", "--party", "b", "--active", "c"], "'c' is not among: a, b"),
+        (["--party", "a", "--party", "b", "--only", "c=3"], "--only c=3"),
+        (["--party", "a", "--party", "b", "--labelled", "some"], "--labelled some"),
+        (["--party", "a", "--party", "b", "--shared", "500"], "cannot be cut from 200"),
+        (["--party", "a", "--party", "b", "--id", "kee"], "Did you mean 'key'?"),
+    ],
+)
+def test_split_says_what_is_wrong(
+    call: Call, folder: Path, one_table: pl.DataFrame, arguments: list[str], complaint: str
+) -> None:
+    done = call("split", "people.csv", "--label", "bought", *arguments, "--out", "cut")
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+    assert not (folder / "cut").exists()
+
+
+# -- inspect ------------------------------------------------------------------------------------
+
+
+def test_inspect_tables_and_a_job_agree(call: Call, tables: Tables, write_job: WriteJob) -> None:
+    write_job(tables)
+    by_table = call("inspect", "bank.csv", "shop.csv", "--label", "bank=bought", "--json")
+    by_job = call("inspect", "job.yaml", "--json")
+    assert by_table.exit_code == by_job.exit_code == 0
+    geometry = json.loads(by_table.stdout)
+    assert geometry == json.loads(by_job.stdout)
+    assert geometry["kind"] == "vertical"
+    assert [p["shared"] for p in geometry["parties"]] == [100, 100]
+    assert [p["unaligned"] for p in geometry["parties"]] == [20, 20]
+    assert geometry["recommendation"]["method"] == "split"
+
+
+def test_inspect_in_words(call: Call, tables: Tables, write_job: WriteJob) -> None:
+    third = tables["shop"].head(60).rename({"visits": "calls", "basket": "age"})
+    ids = third["id"].str.to_lowercase()
+    write_job({**tables, "phone": third.with_columns(id=ids)})
+    done = call("inspect", "job.yaml")
+    assert done.exit_code == 0, done.output
+    assert "Who holds whom" in done.stdout
+    assert "case: lower" in done.stdout
+    done = call("inspect", "a=bank.csv", "b=bank.csv", "--label", "a=bought")
+    assert "One quantity?" in done.stdout
+    assert "keep one" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["bank.csv"], "Give two tables or more"),
+        (["bank.csv", "bank.csv"], "two parties are called 'bank'"),
+        (["bank.csv", "shop.csv", "--id", "sop=id"], "there is no party 'sop'"),
+        (["bank.csv", "shop.csv", "--label", "bought"], "write NAME=COLUMN"),
+        (["bank.csv", "shp.csv"], "Did you mean 'shop.csv'?"),
+        (["bank.csv", "shop.csv", "--id", "customer"], "column 'customer'"),
+    ],
+)
+def test_inspect_says_what_is_wrong(
+    call: Call, tables: Tables, write_job: WriteJob, arguments: list[str], complaint: str
+) -> None:
+    write_job(tables)
+    done = call("inspect", *arguments)
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+
+
+# -- run, report, predict -----------------------------------------------------------------------
+
+
+def test_without_a_job_run_shows_an_example_that_can_be_run(call: Call, folder: Path) -> None:
+    done = call("run")
+    assert done.exit_code == 2
+    assert "interlace run job.yaml" in done.stderr
+    assert all(line.split("#")[0].strip() in done.stderr for line in EXAMPLE.splitlines())
+    (folder / "job.yaml").write_text(EXAMPLE)
+    job = read_job(folder / "job.yaml")
+    assert list(job.parties) == ["insurer", "vendor"]
+
+
+@pytest.fixture
+def finished(call: Call, tables: Tables, write_job: WriteJob) -> Path:
+    job = write_job(tables, compare=["active_alone"], seeds=[0, 1])
+    done = call("run", job, "--out", "done")
+    assert done.exit_code == 0, done.output
+    assert "Report: done/report.html" in done.stdout
+    assert "Active party alone" in done.stdout
+    assert "embedding" in done.stdout
+    return Path("done")
+
+
+def test_run_report_and_predict(call: Call, finished: Path, tables: Tables, folder: Path) -> None:
+    results = Results.read(finished / "results.json")
+    assert results.finished
+    assert results.command.startswith("interlace run")
+
+    (finished / "report.html").unlink()
+    assert call("report", finished).exit_code == 0
+    assert "<html" in (finished / "report.html").read_text()
+
+    transcript = call("report", finished, "--transcript").stdout
+    assert "shop → bank" in transcript
+    assert "gradient" in transcript
+
+    out = folder / "scores.parquet"
+    new = tables["bank"].drop("bought").rename({"id": "id"})
+    new.write_csv("new.csv")
+    given = ("--table", "bank=new.csv", "--table", "shop=shop.csv")
+    done = call("predict", finished, *given, "--out", out)
+    assert done.exit_code == 0, done.output
+    scores = pl.read_parquet(out)
+    assert scores["id"].to_list() == tables["bank"]["id"].to_list()
+    assert (scores["model"] == "joint").to_list() == [True] * 100 + [False] * 20
+    assert (scores["model"] == "alone").sum() == 20
+    assert set(scores["prediction"]) <= {"yes", "no"}
+    assert ((scores["probability yes"] + scores["probability no"]) - 1).abs().max() < 1e-6
+    assert "100 joint" in done.stderr
+    assert "20 alone" in done.stderr
+
+    assert call("predict", finished, *given).exit_code == 0
+    assert pl.read_csv(folder / "scores.csv").equals(scores)
+
+
+def test_a_changed_ledger_shows(call: Call, finished: Path) -> None:
+    done = call("report", finished, "--verify")
+    assert done.exit_code == 0
+    assert done.stdout.count("intact") == 2
+    with sqlite3.connect(finished / "parties/shop/ledger.sqlite") as db:
+        db.execute("UPDATE ledger SET bytes_after = 1 WHERE row = 7")
+    done = call("report", finished, "--verify")
+    assert done.exit_code == 1
+    assert "shop: row 7" in done.stderr
+    (finished / "parties/shop/ledger.sqlite").unlink()
+    done = call("report", finished, "--verify")
+    assert done.exit_code == 1
+    assert "missing" in done.stderr
+    assert not (finished / "parties/shop/ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--table", "bank=bank.csv"], "shop=PATH"),
+        (["--table", "bank.csv"], "write PARTY=PATH"),
+        (["--table", "bank=a", "--table", "bank=b"], "two tables"),
+        (["--table", "bnk=bank.csv"], "no party 'bnk'"),
+        (["--table", "bank=bank.csv", "--out", "x.txt"], "'.txt'"),
+    ],
+)
+def test_predict_says_what_is_wrong(
+    call: Call, finished: Path, arguments: list[str], complaint: str
+) -> None:
+    done = call("predict", finished, *arguments)
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+
+
+@pytest.mark.parametrize("verb", [["report"], ["predict", "--table", "bank=bank.csv"]])
+def test_a_folder_without_a_run(call: Call, folder: Path, verb: list[str]) -> None:
+    done = call(*verb, "nowhere")
+    assert done.exit_code == 2
+    assert "nowhere holds no results" in done.stderr
+
+
+# -- demo ---------------------------------------------------------------------------------------
+
+
+def test_demo_runs_and_can_be_repeated(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut, method = demo.case_of("insurance")
+    monkeypatch.setattr(demo, "case_of", lambda _case: (cut, {**method, "epochs": 1}))
+    done = call("demo")
+    assert done.exit_code == 0, done.output
+    home = folder / "interlace-demo" / "insurance"
+    assert done.stdout.endswith("Report: interlace-demo/insurance/run/report.html\n")
+    assert [p.name for p in home.parent.iterdir()] == ["insurance"]
+
+    again = call("demo")
+    assert again.exit_code == 0, again.output
+    assert "from an earlier demo" in again.stderr
+    first, second = (Results.read(home / r / "results.json") for r in ("run", "run-2"))
+    assert [f.metrics for m in first.models for f in m.fits] == [
+        f.metrics for m in second.models for f in m.fits
+    ]
+
+
+@pytest.mark.parametrize("case", ["insurance", "clinics", "digits"])
+def test_demo_writes_tables_and_a_job_that_are_the_users_own(
+    call: Call, folder: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, Path, bool]] = []
+    monkeypatch.setattr(
+        demo, "carry_out", lambda job, run, resume: asked.append((job, run, resume))
+    )
+    home = Path("interlace-demo") / case
+    assert call("demo", case).exit_code == 0
+    assert asked == [(home / "job.yaml", home / "run", False)]
+
+    job = yaml.safe_load((home / "job.yaml").read_text())
+    job["method"]["epochs"] = 1
+    (home / "job.yaml").write_text(yaml.safe_dump({**job, "seeds": [0], "compare": "none"}))
+    done = call("run", home / "job.yaml", "--out", home / "run")
+    assert done.exit_code == 0, done.output
+    results = Results.read(home / "run/results.json")
+    assert results.shared_by_all > 100
+    (home / "run/results.json").write_text(
+        results.model_copy(update={"finished": False}).model_dump_json()
+    )
+    assert "was stopped; it goes on" in call("demo", case).stderr
+    assert asked[-1] == (home / "job.yaml", home / "run", True)
+
+
+def test_demo_keeps_off_a_folder_of_something_else(call: Call, folder: Path) -> None:
+    (folder / "mine").mkdir()
+    done = call("demo", "clinics", "--out", "mine")
+    assert done.exit_code == 2
+    assert "holds no demo" in done.stderr
+    assert not any((folder / "mine").iterdir())
