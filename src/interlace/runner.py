@@ -113,7 +113,7 @@ class _Run:
     def _claim(self, resume: bool) -> None:
         """Take the run folder, or find the run in it that is to go on."""
         kept = self.folder / "job.yaml"
-        if kept.exists():
+        if kept.exists() and _learnt_something(self.folder):
             if not resume:
                 raise JobError(
                     f"the run folder {self.folder} already exists; go on with it by --resume, or "
@@ -127,10 +127,13 @@ class _Run:
             if (self.folder / "results.json").exists():
                 self.before = Results.read(self.folder / "results.json")
             return
-        if self.folder.exists() and any(self.folder.iterdir()):
-            raise JobError(f"{self.folder} exists and is not a run folder; choose another by --out")
-        if resume:
-            raise JobError(f"there is no run in {self.folder} to go on with")
+        if not kept.exists():
+            if self.folder.exists() and any(self.folder.iterdir()):
+                raise JobError(
+                    f"{self.folder} exists and is not a run folder; choose another by --out"
+                )
+            if resume:
+                raise JobError(f"there is no run in {self.folder} to go on with")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_job(self.job, kept)
@@ -284,6 +287,11 @@ class _Run:
                 f"{self.folder / 'results.json'} cannot be written: {e.strerror}; what was there "
                 "is intact. Free some space, then resume"
             ) from e
+
+
+def _learnt_something(folder: Path) -> bool:
+    """Whether a run got so far that there is something to lose; until then it may begin anew."""
+    return (folder / "results.json").exists() or any(folder.glob("parties/*/checkpoints/*/*"))
 
 
 def compared(job: Job) -> list[MethodChoice]:
