@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from interlace.errors import InterlaceError
@@ -32,10 +32,9 @@ def write_state(folder: Path, state: State) -> None:
     try:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        save_file(
-            {k: t.detach().contiguous().clone() for k, t in state.tensors.items()},
-            fresh / "state.safetensors",
-        )
+        # Written by Python, whose errors say what the system refused; safetensors' own do not.
+        tensors = {k: t.detach().contiguous().clone() for k, t in state.tensors.items()}
+        (fresh / "state.safetensors").write_bytes(save(tensors))
         (fresh / "state.json").write_text(json.dumps(state.meta))
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(fresh, folder)
