@@ -223,8 +223,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text()
     except OSError as e:
         raise JobError(f"{path} cannot be read: {e.strerror}") from e
+    except UnicodeError as e:
+        raise JobError(f"{path} is not YAML: it is not text in UTF-8") from e
     try:
-        data = yaml.load(text, _OneOfEach)  # noqa: S506 - a SafeLoader
+        loader = _OneOfEach(text)
+        loader.name = str(path)  # for the errors
+        data = loader.get_single_data()
     except yaml.YAMLError as e:
         raise JobError(f"{path} is not YAML: {str(e).splitlines()[0]}") from e
     if not isinstance(data, dict):
