@@ -158,7 +158,8 @@ class HorizontalMethod(Method):
 
     def outputs(self, federation: Federation) -> NDArray[np.float64]:
         """Predictions for the server's own rows in a view; clients score theirs themselves."""
-        return self.objective_.probabilities(self._own_logits(federation))
+        logits = self._own_logits(federation)
+        return self.objective_.probabilities(logits)
 
     def _own_logits(self, federation: Federation) -> Tensor:
         self._fitted()
