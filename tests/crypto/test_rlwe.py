@@ -113,12 +113,8 @@ def test_without_numba_the_sums_are_the_same(
 
 def noise(key: RLWEPrivateKey, sums: RLWESums) -> np.ndarray:
     """The errors of an answer, as shares of Δ."""
-    kept, bits = key.public.plan.kept, key.public.workload.sum_bits
-    phase = sums.a @ key._folded.T + np.pad(
-        sums.b, ((0, 0), (0, key.public.plan.fold - sums.b.shape[1]))
-    )
-    step = kept - bits
-    residue = phase[:, : sums.b.shape[1]] & ((1 << step) - 1)
+    step = key.public.plan.kept - key.public.workload.sum_bits
+    residue = key._phase(sums) & ((1 << step) - 1)
     return np.minimum(residue, (1 << step) - residue) / (1 << step)
 
 
@@ -175,6 +171,59 @@ def test_more_sums_are_packed_tighter() -> None:
     assert few.bytes_in < many.bytes_in
     assert few.bytes_out / few.workload.groups > many.bytes_out / many.workload.groups
     assert many.bytes_out / many.workload.groups < 800  # 11,790 when each bin had its own answer
+
+
+def test_coarser_numbers_are_packed_tighter() -> None:
+    tree = Workload(rows=30_000, largest=2**13, groups=16 * 13 * 32)
+    for setting, most_bytes in (("fast", 3.6e6), ("strict", 7e6)):
+        plan = Plan.fit(SETTINGS[setting], tree)
+        assert plan.levels > 0
+        assert plan.bytes_in + plan.bytes_out < most_bytes
+
+
+@pytest.mark.parametrize("setting", ["fast", "strict"])
+@pytest.mark.parametrize("groups", [1, 15, 16, 17, 130, 700])
+def test_packed_answers_of_any_number(setting: module.SettingName, groups: int) -> None:
+    work = Workload(rows=200, largest=3, groups=3 * 64)
+    plan = Plan(SETTINGS[setting], work, fold=16, levels=4, cut=0)
+    assert plan.fits(
+        plan.terms * module._ROW, plan.fold, plan.levels, cut=SETTINGS[setting].ring.below_top
+    )
+    key = key_of_plan(replace(plan, cut=SETTINGS[setting].ring.below_top))
+    random = np.random.default_rng(groups)
+    values, index = random.integers(-3, 4, (100, 2)), random.integers(-1, groups, (100, 2))
+    sums = key.public.sum_by_index(key.encrypt_rows(values), index, groups)
+    levels, packs = plan.packs(-(-groups // plan.slots))
+    assert sums.a.shape[0] == packs == max(1, -(-groups // (plan.slots << 4)))
+    assert sums.levels == levels
+    np.testing.assert_array_equal(key.decrypt(sums), plain_sums(values, index, groups))
+    assert noise(key, sums).max() <= 3 / 8
+
+
+def key_of_plan(plan: Plan) -> RLWEPrivateKey:
+    """A key for a plan of our own making."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plan, "fit", lambda setting, workload: plan)
+        return RLWEPrivateKey.generate(plan.workload, plan.setting.name)
+
+
+@pytest.mark.parametrize("setting", ["fast", "strict"])
+def test_packing_adds_no_more_noise_than_its_bound(setting: module.SettingName) -> None:
+    """The phase of merged encryptions of nothing is what packing itself adds."""
+    chosen = SETTINGS[setting]
+    plan = Plan(chosen, Workload(rows=10, largest=1), fold=16, levels=4, cut=chosen.ring.below_top)
+    key = key_of_plan(plan)
+    ring = chosen.ring
+    a = ring.reduce(module._expand(ring, b"0123456789abcdef", 16))
+    b = ring.reduce(-key._times_secret(a))  # no error at all
+    for level in range(4):
+        a, b = key.public._packer.merge(level, a, b)
+    phase = ring.reduce(key._times_secret(a) + b)
+    errors = np.array([x - (x >> (ring.log_q - 1) << ring.log_q) for x in value(phase[:, 0], ring)])
+    held = errors[:: ring.degree // (16 << 4)].astype(np.float64)  # the others hold nothing
+    bound = math.sqrt(chosen.gadget.variance(ring.degree) * (4.0**4 - 1) / 3)
+    assert np.abs(held).max() <= TAIL * bound
+    assert held.std() > bound / 8  # the bound is not far from the truth
 
 
 @pytest.mark.parametrize("width", [1, 3, 6, 14])

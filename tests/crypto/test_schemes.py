@@ -133,9 +133,9 @@ def test_equal_rows_look_different_and_so_do_equal_answers(key: PrivateKey) -> N
 
 def assert_unrelated(one: Tensor, other: Tensor) -> None:
     """Beyond the header, two messages agree in no more bytes than chance makes them."""
-    assert one.shape == other.shape
     start = 24 + int.from_bytes(one[4:8].numpy().tobytes(), "little")
-    equal = (one[start:] == other[start:]).float().mean().item()
+    end = min(len(one), len(other))  # HEU leaves leading zeros out
+    equal = (one[start:end] == other[start:end]).float().mean().item()
     assert equal < 0.1, f"{equal:.3f} of the bytes are equal; 0.004 are expected"
 
 

@@ -94,18 +94,22 @@ class Ring:
         from scipy.fft import fft
 
         half = self.degree // 2
-        folded = polynomials[..., :half] + 1j * polynomials[..., half:]
-        out: Spectrum = fft(folded * self._twist, overwrite_x=True)
+        folded = np.empty((*polynomials.shape[:-1], half), dtype=np.complex128)
+        folded.real, folded.imag = polynomials[..., :half], polynomials[..., half:]
+        folded *= self._twist
+        out: Spectrum = fft(folded, overwrite_x=True)
         return out
 
     def polynomials(self, spectrum: Spectrum) -> Integers:
         """Back from :meth:`spectrum`, rounded."""
         from scipy.fft import ifft
 
-        folded = ifft(spectrum, overwrite_x=True) * self._twist.conj()
-        out: Integers = np.rint(np.concatenate([folded.real, folded.imag], axis=-1)).astype(
-            np.int64
-        )
+        half = self.degree // 2
+        folded = ifft(spectrum, overwrite_x=True)
+        folded *= self._twist.conj()
+        out: Integers = np.empty((*spectrum.shape[:-1], self.degree), dtype=np.int64)
+        np.rint(folded.real, out=out[..., :half], casting="unsafe")
+        np.rint(folded.imag, out=out[..., half:], casting="unsafe")
         return out
 
     def multiply(self, limbs: list[tuple[int, Spectrum]], small: Integers) -> Integers:

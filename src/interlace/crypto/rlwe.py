@@ -5,17 +5,30 @@ polynomial s. Row i has a public pseudo-random a_i ∈ R, block j of which is AE
 a public seed (as FrodoKEM expands its matrix): neither side ever sends it. The key holder sends
 b_i = -a_i·s + e_i + Δ·m_i at the F powers of Y alone, with m_i = Σ_v value_v·Y^(v·F/width). The
 summing party adds a_i·Y^k and b_i·Y^k for a row that belongs to the k-th of the F/width groups
-that share a ciphertext. So one answer of N + F numbers serves F/width groups (16 for gradient and
-hessian at F = 32), where an answer for each group would need N + 2: bytes for each bin fall by
-that factor, while a row costs F numbers instead of 2. F is chosen for the fewest bytes in all. That
-b_i is needed at all powers of Y is why F cannot simply be N: a row would then need N numbers.
+that share a ciphertext. So one answer of N + F numbers serves F/width groups, where an answer for
+each group would need N + 2, while a row costs F numbers instead of 2. Then 2^ℓ answers are packed
+into one ciphertext (:mod:`interlace.crypto.packing`). F and ℓ are chosen for the least time over a
+link of 100 Mbit/s, as far as the noise budget allows: packing costs ℓ bits of it and more, so coarse
+numbers travel in far fewer bytes. For 30,000 rows and the 6,656 bins of a tree of depth 5 over 13
+features:
+
+=================================  ====  ====  ===========  ===============
+numbers                               F     ℓ  bytes a row  bytes a bin
+=================================  ====  ====  ===========  ===============
+an answer for each bin, F = N = all     2     0           14           11,790
+fast, ±2^19                            32     0          208              748
+fast, ±2^13                            16     5          104               50
+strict, ±2^19                          16     8          212               29
+=================================  ====  ====  ===========  ===============
 
 **Answers** are re-randomised with a public-key encryption of zero (p1·u + e2, p0·u + e1), where
-p1 comes from a public seed and p0 = -p1·s + e, and flooded with a uniform error in ±Δ/4; then the
-low bits are dropped from both parts (modulus switching), as many as the noise budget leaves.
+p1 comes from a public seed and p0 = -p1·s + e, and flooded with a uniform error in ±Δ/4. Then they
+are packed, which needs public keys alone and so tells nobody more, and their low bits are dropped
+(modulus switching), as many as the noise budget leaves.
 
 **Assumption.** Decision Ring-LWE with a uniform ternary secret and centred binomial errors of
-standard deviation 3.24, and AES-128 as a random function for public randomness.
+standard deviation 3.24, AES-128 as a random function for public randomness and, where answers are
+packed, circular security of the switching keys.
 
 **Settings**, both of at least 128 bits of classical security by the HomomorphicEncryption.org
 standard (Albrecht et al. 2018, table 1, ternary secret: log q <= 54 at N = 2048, 109 at N = 4096):
@@ -68,6 +81,7 @@ from interlace.crypto.base import (
     checked_values,
 )
 from interlace.crypto.kernels import cores, kernels
+from interlace.crypto.packing import Gadget, Packer, automorphism, galois
 from interlace.crypto.ring import Ring
 from interlace.crypto.sampling import VARIANCE, centred_binomial, random_words, ternary
 from interlace.crypto.wire import (
@@ -92,7 +106,7 @@ TAIL = 9  # standard deviations that the noise budget allows for
 DROPPED = 2  # low bits of b_i that do not travel; their rounding is small beside e_i
 TILE = 8  # coefficients next to each other that turn together: a cache line
 CHUNK = 256  # rows expanded at once: a tile of them stays in the second-level cache
-ANSWERS = 32  # answers re-randomised at once
+ANSWERS = 8  # answers re-randomised or merged at once
 SEED_BYTES = 16
 TERNARY_LIMB = 27  # bits of a limb in products with ternary polynomials: off by 2^-9 at most
 MATRIX_LIMB = 16  # the same with a scalar product's matrix: off by 2^-5 at most
@@ -109,11 +123,15 @@ class Setting:
         name: ``fast`` or ``strict``.
         ring: The ring of all ciphertexts.
         statistical: Bits of statistical hiding that every answer must have; 0 asks for none.
+        gadget: How polynomials are cut when answers are packed.
+        answer: Bytes that take as long on a link of 100 Mbit/s as an answer takes to make.
     """
 
     name: SettingName
     ring: Ring
     statistical: int
+    gadget: Gadget
+    answer: int
 
     @property
     def masking(self) -> float:
@@ -122,8 +140,10 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {
-    "fast": Setting("fast", Ring(2048, (54,)), 0),
-    "strict": Setting("strict", Ring(4096, (48, 60)), 40),
+    "fast": Setting("fast", Ring(2048, (54,)), 0, Gadget(drop=9, digit=5, count=9), 4000),
+    "strict": Setting(
+        "strict", Ring(4096, (48, 60)), 40, Gadget(drop=48, digit=15, count=4), 11_000
+    ),
 }
 
 
@@ -133,36 +153,41 @@ class Plan:
 
     Attributes:
         fold: F, the coefficients of each b that travel.
+        levels: ℓ, rounds of packing: up to 2^ℓ answers share a ciphertext.
         cut: Low bits dropped from answers.
     """
 
     setting: Setting
     workload: Workload
     fold: int
+    levels: int
     cut: int
 
     @classmethod
     def fit(cls, setting: Setting, workload: Workload) -> Plan:
-        """The plan with the fewest bytes.
+        """The plan that costs least.
 
         Raises:
             CapacityError: the sums do not fit the noise budget.
         """
         plans = []
-        fold = max(8, 2 ** (workload.width - 1).bit_length())
-        while fold <= setting.ring.degree // TILE:
-            plan = cls(setting, workload, fold, 0)
-            cut = plan._largest_cut(plan.terms * _ROW, fold)
-            if cut is not None:
-                plans.append(replace(plan, cut=cut))
-            fold *= 2
+        least, most = (8, workload.width), setting.ring.degree // TILE
+        for fold in (2**k for k in range(16) if max(least) <= 2**k <= most):
+            for levels in range((setting.ring.degree // fold).bit_length()):
+                plan = cls(setting, workload, fold, levels, 0)
+                cut = plan._largest_cut()
+                if cut is not None:
+                    plans.append(replace(plan, cut=cut))
         if not plans:
             raise CapacityError(
                 f"sums of {workload.rows:,} rows of numbers up to ±{workload.largest:,} do not fit "
                 f"Ring-LWE's '{setting.name}' setting; use coarser numbers (`capacity` gives the "
                 "largest that fit), fewer rows, or another scheme"
             )
-        return min(plans, key=lambda plan: plan.bytes_in + plan.bytes_out)
+        return min(
+            plans,
+            key=lambda plan: plan.bytes_in + plan.bytes_out + setting.answer * plan.answers,
+        )
 
     @property
     def slots(self) -> int:
@@ -176,7 +201,7 @@ class Plan:
 
     @property
     def delta(self) -> int:
-        """log2(Δ)."""
+        """log2(Δ) of an answer."""
         return self.setting.ring.log_q - self.workload.sum_bits
 
     @property
@@ -192,29 +217,45 @@ class Plan:
     @property
     def bytes_out(self) -> int:
         """Bytes of the answers to all of the workload's groups."""
-        answers = -(-self.workload.groups // self.slots)
-        numbers = self.setting.ring.degree + self.slots * self.workload.width
-        return packed_size(answers * numbers, self.kept)
+        levels, packs = self.packs(self.answers)
+        return packed_size(packs * (self.setting.ring.degree + (self.fold << levels)), self.kept)
 
-    def _noise(self, variance: float, cut: int) -> float:
-        """A bound on all errors of an answer but the flood."""
-        ring = self.setting.ring
-        cut_error = (ring.degree + 1) * 4.0**cut / 4
-        return TAIL * math.sqrt(variance + self.setting.masking + cut_error)
+    @property
+    def answers(self) -> int:
+        """Answers to all of the workload's groups, before they are packed."""
+        return -(-self.workload.groups // self.slots)
 
-    def fits(self, variance: float, coefficients: int, cut: int | None = None) -> bool:
-        """Whether an answer whose summed errors have this variance keeps the budget."""
-        setting = self.setting
-        hidden = TAIL * math.sqrt(variance + setting.masking) * coefficients
+    def packs(self, answers: int) -> tuple[int, int]:
+        """Rounds of packing for so many answers, and the ciphertexts that are left."""
+        levels = min(self.levels, (answers - 1).bit_length())
+        return levels, -(-answers >> levels)
+
+    def fits(self, variance: float, coefficients: int, levels: int, cut: int) -> bool:
+        """Whether an answer keeps the budget.
+
+        Args:
+            variance: Of the errors that were added up in it.
+            coefficients: How many of its numbers leave.
+            levels: Rounds of packing.
+            cut: Low bits dropped from it.
+        """
+        setting, ring = self.setting, self.setting.ring
+        before = variance + setting.masking
+        hidden = TAIL * math.sqrt(before) * coefficients
+        packing = setting.gadget.variance(ring.degree) * (4.0**levels - 1) / 3
+        noise = before * 4.0**levels + packing + (ring.degree + 1) * 4.0**cut / 4
+        free = self.delta - levels - 1 - setting.statistical
         return (
-            self.delta > setting.ring.below_top
-            and self._noise(variance, self.cut if cut is None else cut) <= 2.0 ** (self.delta - 3)
-            and (not setting.statistical or hidden <= 2.0 ** (self.delta - 1 - setting.statistical))
+            self.delta - levels > ring.below_top
+            and TAIL * math.sqrt(noise) <= 2.0 ** (self.delta - 3)
+            and (not setting.statistical or hidden <= 2.0**free)
         )
 
-    def _largest_cut(self, variance: float, coefficients: int) -> int | None:
-        cuts = range(self.setting.ring.below_top, self.setting.ring.log_q)
-        return max((c for c in cuts if self.fits(variance, coefficients, c)), default=None)
+    def _largest_cut(self) -> int | None:
+        ring, variance = self.setting.ring, self.terms * _ROW
+        cuts = range(ring.below_top, ring.log_q)
+        fitting = (c for c in cuts if self.fits(variance, self.fold, self.levels, c))
+        return max(fitting, default=None)
 
 
 def capacity(setting: SettingName, workload: Workload) -> int:
@@ -306,9 +347,10 @@ class RLWESums(Sums):
     """Answers: the upper bits of a re-randomised (a, b).
 
     Attributes:
-        product: Whether of a scalar product: one number to an answer.
-        a: Shape (answers, N).
-        b: Shape (answers, slots · width): the coefficients that hold sums.
+        product: Whether of a scalar product: one number to a ciphertext.
+        levels: Rounds of packing.
+        a: Shape (ciphertexts, N).
+        b: Shape (ciphertexts, F·2^levels): the coefficients that hold sums.
     """
 
     def __init__(
@@ -317,6 +359,8 @@ class RLWESums(Sums):
         self.key, self.groups, self.product, self.a, self.b = key, groups, product, a, b
         self.slots = 1 if product else key.plan.slots
         self.width = 1 if product else key.workload.width
+        self.fold = 1 if product else key.plan.fold
+        self.levels = (b.shape[1] // self.fold).bit_length() - 1
 
     def to_tensor(self) -> Tensor:
         kept = self.key.plan.kept
@@ -328,18 +372,19 @@ class RLWESums(Sums):
 
 
 class RLWEPublicKey(PublicKey):
-    """The encryption of zero that answers are re-randomised with.
+    """What answers are re-randomised and packed with.
 
     Attributes:
         plan: How numbers are laid out and how many fit.
-        seed: What p1 comes from.
+        seed: What p1 and the switching keys' public halves come from.
         p0: Shape (words, N).
+        switching: Shape (words, levels, digits, N).
     """
 
-    def __init__(self, plan: Plan, seed: bytes, p0: Integers) -> None:
-        self.plan, self.seed, self.p0 = plan, seed, p0
+    def __init__(self, plan: Plan, seed: bytes, p0: Integers, switching: Integers) -> None:
+        self.plan, self.seed, self.p0, self.switching = plan, seed, p0, switching
         self.workload, self.ring = plan.workload, plan.setting.ring
-        parts = [part.tobytes() for part in _packed(self.ring, p0, 0)]
+        parts = [part.tobytes() for part in self._body()]
         self.fingerprint = fingerprint(repr(plan).encode(), seed, *parts)
 
     def header(self, what: str, **more: Any) -> dict[str, Any]:
@@ -353,7 +398,10 @@ class RLWEPublicKey(PublicKey):
             "setting": self.plan.setting.name,
             "workload": asdict(self.workload),
         }
-        return seal(header, _bytes(self.seed), *_packed(self.ring, self.p0, 0))
+        return seal(header, _bytes(self.seed), *self._body())
+
+    def _body(self) -> list[Bytes]:
+        return _packed(self.ring, self.p0, 0) + _packed(self.ring, self.switching, 0)
 
     @classmethod
     def unsealed(cls, message: Sealed) -> Self:
@@ -370,8 +418,9 @@ class RLWEPublicKey(PublicKey):
             raise Refused("a Ring-LWE public key that came cannot be used") from e
         seed, rest = payload[:SEED_BYTES].tobytes(), payload[SEED_BYTES:]
         p0, rest = _unpacked(setting.ring, rest, (setting.ring.degree,), 0)
+        switching, rest = _unpacked(setting.ring, rest, _switching_shape(plan), 0)
         _all_read(rest)
-        return cls(plan, seed, p0)
+        return cls(plan, seed, p0, switching)
 
     def read(self, tensor: Tensor) -> Ciphertext:
         header, payload = opened(tensor, SCHEME, self.fingerprint)
@@ -407,16 +456,18 @@ class RLWEPublicKey(PublicKey):
     def _read_sums(self, header: dict[str, Any], payload: Bytes) -> RLWESums:
         groups = whole(header, "groups", 1, 2**30)
         product = header.get("product") is True
-        slots = 1 if product else self.plan.slots
-        used = 1 if product else slots * self.workload.width
-        answers = -(-groups // slots)
+        if product:
+            used, packs = 1, groups
+        else:
+            levels, packs = self.plan.packs(-(-groups // self.plan.slots))
+            used = self.plan.fold << levels
         parts, start = [], 0
         for columns in (self.ring.degree, used):
-            end = start + packed_size(answers * columns, self.plan.kept)
+            end = start + packed_size(packs * columns, self.plan.kept)
             if end > len(payload):
                 raise Refused("an encrypted answer is shorter than it says")
-            words = unpack(payload[start:end], answers * columns, self.plan.kept)
-            parts.append(words.view(np.int64).reshape(answers, columns))
+            words = unpack(payload[start:end], packs * columns, self.plan.kept)
+            parts.append(words.view(np.int64).reshape(packs, columns))
             start = end
         _all_read(payload[start:])
         return RLWESums(self, groups, product, *parts)
@@ -493,8 +544,8 @@ class RLWEPublicKey(PublicKey):
             for p in range(len(ring.planes)):
                 scatter(rows.b[p][where[part]], place[part], turn[part], 1, b[p])
             ring.carry(b)
-        a, b = self._answer(a, b, plan.fold)
-        return RLWESums(self, groups, False, a, b[:, : plan.slots * self.workload.width])
+        a, b = self._packed(*self._hidden(a, b, plan.fold, plan.delta - plan.levels))
+        return RLWESums(self, groups, False, a, b)
 
     def scalar_product(self, vector: Vector, matrix: AnyIntegers) -> RLWESums:
         vector = self._own(vector, RLWEVector)
@@ -505,7 +556,7 @@ class RLWEPublicKey(PublicKey):
         weight = int(np.abs(numbers).sum(axis=0).max())
         square = float((numbers.astype(np.float64) ** 2).sum(axis=0).max())
         if weight * self.workload.largest * vector.parts > self.workload.sum_limit or not plan.fits(
-            vector.variance * square, 1
+            vector.variance * square, 1, 0, plan.cut
         ):
             raise CapacityError(
                 "a scalar product could outgrow what this key was made for; use coarser numbers, "
@@ -529,11 +580,12 @@ class RLWEPublicKey(PublicKey):
         a = ring.zeros(features, ring.degree)
         for shift, spectrum in sums.items():
             ring.accumulate(a, ring.polynomials(spectrum), shift)
-        return RLWESums(self, features, True, *self._answer(ring.reduce(a), b, 1))
+        a, b = self._hidden(ring.reduce(a), b, 1, plan.delta)
+        return RLWESums(self, features, True, self._shortened(a), self._shortened(b))
 
-    def _answer(self, a: Integers, b: Integers, fold: int) -> tuple[Integers, Integers]:
-        """Re-randomise, flood and shorten (words, k, N) and (words, k, fold) sums."""
-        ring, plan = self.ring, self.plan
+    def _hidden(self, a: Integers, b: Integers, fold: int, delta: int) -> tuple[Integers, Integers]:
+        """Re-randomise and flood (words, k, N) and (words, k, fold) sums in place."""
+        ring = self.ring
         stride = ring.degree // fold
 
         def block(start: int) -> None:
@@ -541,9 +593,40 @@ class RLWEPublicKey(PublicKey):
             zero_a, zero_b = self._zeros(a[:, part].shape[1])
             a[:, part] += zero_a
             b[:, part] += zero_b[..., ::stride]
-            _flood(ring, b[:, part], plan.delta - 2)
+            _flood(ring, b[:, part], delta - 2)
 
         _parallel(block, range(0, a.shape[1], ANSWERS))
+        return ring.reduce(a), ring.reduce(b)
+
+    def _packed(self, a: Integers, b: Integers) -> tuple[Integers, Integers]:
+        """Pack and shorten re-randomised sums: (packs, N) and (packs, F·2^levels)."""
+        ring, plan = self.ring, self.plan
+        answers = a.shape[1]
+        levels, packs = plan.packs(answers)
+        # Answer k of a pack stands at [k, pack], so that halves of the list are merged.
+        full = ring.zeros(2, packs << levels, ring.degree)
+        full[:, 0, :answers] = a
+        full[:, 1, :answers, :: ring.degree // plan.fold] = b
+        order = np.arange(packs << levels).reshape(packs, -1).T.reshape(-1)
+        a, b = full[:, 0, order], full[:, 1, order]
+        for level in range(levels):
+            half = a.shape[1] // 2
+            merged = ring.zeros(2, half, ring.degree)
+
+            def block(start: int, level: int = level, half: int = half) -> None:
+                part = slice(start, min(start + ANSWERS, half))
+                both = np.r_[part, start + half : part.stop + half]
+                done = self._packer.merge(level, a[:, both], b[:, both])  # noqa: B023
+                merged[:, 0, part], merged[:, 1, part] = done  # noqa: B023
+
+            _parallel(block, range(0, half, ANSWERS))
+            a, b = merged[:, 0], merged[:, 1]
+        b = b[..., :: ring.degree // (plan.fold << levels)]
+        missing = plan.levels - levels  # bring the sums of a smaller pack to the same Δ
+        for words in (a, b) if missing else ():
+            for _ in range(missing):
+                words += words
+                ring.carry(words)
         return self._shortened(a), self._shortened(b)
 
     def _shortened(self, words: Integers) -> Integers:
@@ -561,6 +644,11 @@ class RLWEPublicKey(PublicKey):
         ring.accumulate(a, centred_binomial(count, ring.degree), 0)
         ring.accumulate(b, centred_binomial(count, ring.degree), 0)
         return a, b
+
+    @cached_property
+    def _packer(self) -> Packer:
+        a = _switching_halves(self.plan, self.seed)
+        return Packer(self.ring, self.plan.setting.gadget, self.plan.fold, a, self.switching)
 
     @cached_property
     def _spectra(self) -> Any:
@@ -597,12 +685,8 @@ class RLWEPrivateKey(PrivateKey):
         p1 = _expand(ring, seed, 1)[:, 0]
         p0 = -ring.multiply(ring.spectra(p1, TERNARY_LIMB), secret)
         ring.accumulate(p0, centred_binomial(ring.degree), 0)
-        return cls(RLWEPublicKey(plan, seed, ring.reduce(p0)), secret)
-
-    @cached_property
-    def _folded(self) -> Integers:
-        """Rotations of s for the powers of Y, (F, N)."""
-        return self.public.ring.rotations(self._secret, self.public.plan.fold)
+        switching = _switching_keys(plan, seed, secret)
+        return cls(RLWEPublicKey(plan, seed, ring.reduce(p0), switching), secret)
 
     def encrypt_rows(self, values: AnyIntegers) -> RLWERows:
         public = self.public
@@ -612,7 +696,8 @@ class RLWEPrivateKey(PrivateKey):
         seed = os.urandom(SEED_BYTES)
         tiles, length = ring.degree // plan.fold // TILE, plan.fold * TILE
         # Rotations in the order in which a row's words come: tile, power of Y, coefficient.
-        matrix = -self._folded.reshape(plan.fold, plan.fold, tiles, TILE).transpose(2, 0, 1, 3)
+        matrix = -ring.rotations(self._secret, plan.fold)
+        matrix = matrix.reshape(plan.fold, plan.fold, tiles, TILE).transpose(2, 0, 1, 3)
         columns = np.ascontiguousarray(matrix).reshape(tiles, plan.fold, length)
         b = ring.zeros(len(numbers), plan.fold)
         project = kernels().project
@@ -632,7 +717,7 @@ class RLWEPrivateKey(PrivateKey):
             ring.accumulate(out, centred_binomial(len(rows), plan.fold), 0)
             message = np.zeros((len(rows), plan.fold), dtype=np.int64)
             message[:, : plan.slots * width : plan.slots] = numbers[part]
-            ring.accumulate(out, message, plan.delta)
+            ring.accumulate(out, message, plan.delta - plan.levels)
             _drop(ring, out)
             b[:, part] = out
 
@@ -659,16 +744,23 @@ class RLWEPrivateKey(PrivateKey):
             numbers = self._decoded(phase, public.ring.planes[-1])
             return checked_range(numbers.reshape(-1)[: len(vector)], limit, public.workload)
         answer = public._own(sums, RLWESums)
-        kept = public.plan.kept
-        if answer.product:
-            phase = answer.a @ public.ring.rotations(self._secret, 1).T
-        else:
-            phase = np.zeros((len(answer.a), public.plan.fold), dtype=np.int64)
-            kernels().project(answer.a, self._folded, phase)
-        phase = (phase[:, : answer.b.shape[1]] + answer.b) & ((1 << kept) - 1)
-        numbers = self._decoded(phase, kept).reshape(-1, answer.width, answer.slots)
+        numbers = self._decoded(self._phase(answer), public.plan.kept)
+        numbers = numbers.reshape(-1, answer.width, answer.slots)
         numbers = numbers.transpose(0, 2, 1).reshape(-1, answer.width)[: answer.groups]
         return checked_range(numbers, limit, public.workload)
+
+    def _phase(self, answer: RLWESums) -> Integers:
+        """Δ·m + noise of each answer, (answers, slots · width), mod 2^kept."""
+        plan, degree = self.public.plan, self.public.ring.degree
+        ring = Ring(degree, (plan.kept,))
+        product = ring.multiply(ring.spectra(answer.a[None], TERNARY_LIMB), self._secret)[0]
+        phase = product[:, :: degree // answer.b.shape[1]] + answer.b
+        phase &= (1 << plan.kept) - 1
+        # Number c of answer k of a pack stands at c·2^levels + k.
+        phase = phase.reshape(len(phase), answer.fold, -1).transpose(0, 2, 1)
+        answers = -(-answer.groups // answer.slots)
+        out: Integers = phase.reshape(-1, answer.fold)[:answers, : answer.slots * answer.width]
+        return out
 
     def _decoded(self, phase: Integers, bits: int) -> Integers:
         """Round ``bits``-bit numbers Δ·m + noise to m.
@@ -724,6 +816,29 @@ def _expand(ring: Ring, seed: bytes, count: int) -> Integers:
     for word, bits in zip(out, ring.planes, strict=True):
         word &= (1 << bits) - 1
     return out
+
+
+def _switching_shape(plan: Plan) -> tuple[int, ...]:
+    return plan.levels, plan.setting.gadget.count, plan.setting.ring.degree
+
+
+def _switching_halves(plan: Plan, seed: bytes) -> Integers:
+    """The pseudo-random halves of the switching keys, after p1 in the seed's numbers."""
+    ring, shape = plan.setting.ring, _switching_shape(plan)
+    drawn = _expand(ring, seed, 1 + shape[0] * shape[1])
+    return np.ascontiguousarray(drawn[:, 1:]).reshape(len(ring.planes), *shape)
+
+
+def _switching_keys(plan: Plan, seed: bytes, secret: Integers) -> Integers:
+    """Encryptions of σ(s)·2^(drop + i·digit), for each level's σ and each digit i."""
+    ring, gadget = plan.setting.ring, plan.setting.gadget
+    b = -ring.multiply(ring.spectra(_switching_halves(plan, seed), TERNARY_LIMB), secret)
+    ring.accumulate(b, centred_binomial(*b.shape[1:]), 0)
+    for level in range(plan.levels):
+        turned = automorphism(ring, secret, galois(ring, plan.fold, level))
+        for i in range(gadget.count):
+            ring.accumulate(b[:, level, i], turned, gadget.drop + i * gadget.digit)
+    return ring.reduce(b)
 
 
 def _blocks(numbers: Integers, degree: int) -> Integers:

@@ -21,6 +21,16 @@ ETA = 21
 VARIANCE = ETA / 2
 
 _ETA_MASK = np.uint64(2**ETA - 1)
+_COUNTING = [
+    (np.uint64(shift), np.uint64(mask))
+    for shift, mask in (
+        (1, 0x5555555555555555),
+        (2, 0x3333333333333333),
+        (4, 0x0F0F0F0F0F0F0F0F),
+        (8, 0x00FF00FF00FF00FF),
+        (16, 0x0000FFFF0000FFFF),
+    )
+]  # bits, pairs, … of a word are added until each half holds its number of ones
 
 
 def random_words(count: int) -> NDArray[np.uint64]:
@@ -31,8 +41,12 @@ def random_words(count: int) -> NDArray[np.uint64]:
 def centred_binomial(*shape: int) -> Integers:
     """Errors with mean 0 and variance η/2."""
     words = random_words(int(np.prod(shape)))
-    ones = _ones(words & _ETA_MASK) - _ones((words >> np.uint64(ETA)) & _ETA_MASK)
-    return ones.view(np.int64).reshape(shape)
+    # 21 bits in each half of a word; the ones of both halves are counted at once.
+    x = (words & _ETA_MASK) | ((words & (_ETA_MASK << np.uint64(ETA))) << np.uint64(32 - ETA))
+    for shift, mask in _COUNTING:
+        x = (x & mask) + ((x >> shift) & mask)
+    ones = (x & np.uint64(0xFFFFFFFF)).view(np.int64) - (x >> np.uint64(32)).view(np.int64)
+    return ones.reshape(shape)
 
 
 def ternary(*shape: int) -> Integers:
@@ -43,12 +57,3 @@ def ternary(*shape: int) -> Integers:
         drawn = np.frombuffer(os.urandom(count - len(kept) + 64), dtype=np.uint8)
         kept = np.concatenate([kept, drawn[drawn < 255]])
     return (kept[:count] % 3).astype(np.int64).reshape(shape) - 1
-
-
-def _ones(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """How many bits of each word are set, for words below 2^32 (NumPy 1 has no function for it)."""
-    x = words - ((words >> np.uint64(1)) & np.uint64(0x55555555))
-    x = (x & np.uint64(0x33333333)) + ((x >> np.uint64(2)) & np.uint64(0x33333333))
-    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
-    total: NDArray[np.uint64] = ((x * np.uint64(0x01010101)) >> np.uint64(24)) & np.uint64(0xFF)
-    return total
