@@ -185,11 +185,9 @@ def test_coarser_numbers_are_packed_tighter() -> None:
 @pytest.mark.parametrize("groups", [1, 15, 16, 17, 130, 700])
 def test_packed_answers_of_any_number(setting: module.SettingName, groups: int) -> None:
     work = Workload(rows=200, largest=3, groups=3 * 64)
-    plan = Plan(SETTINGS[setting], work, fold=16, levels=4, cut=0)
-    assert plan.fits(
-        plan.terms * module._ROW, plan.fold, plan.levels, cut=SETTINGS[setting].ring.below_top
-    )
-    key = key_of_plan(replace(plan, cut=SETTINGS[setting].ring.below_top))
+    plan = Plan(SETTINGS[setting], work, fold=16, levels=4, cut=SETTINGS[setting].ring.below_top)
+    assert plan.fits(plan.terms * module._ROW, plan.fold, plan.levels, plan.cut)
+    key = key_of_plan(plan)
     random = np.random.default_rng(groups)
     values, index = random.integers(-3, 4, (100, 2)), random.integers(-1, groups, (100, 2))
     sums = key.public.sum_by_index(key.encrypt_rows(values), index, groups)

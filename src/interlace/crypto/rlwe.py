@@ -8,8 +8,8 @@ summing party adds a_i·Y^k and b_i·Y^k for a row that belongs to the k-th of t
 that share a ciphertext. So one answer of N + F numbers serves F/width groups, where an answer for
 each group would need N + 2, while a row costs F numbers instead of 2. Then 2^ℓ answers are packed
 into one ciphertext (:mod:`interlace.crypto.packing`). F and ℓ are chosen for the least time over a
-link of 100 Mbit/s, as far as the noise budget allows: packing costs ℓ bits of it and more, so coarse
-numbers travel in far fewer bytes. For 30,000 rows and the 6,656 bins of a tree of depth 5 over 13
+link of 100 Mbit/s, as far as the noise budget allows. Packing costs ℓ bits of it and more, so
+coarse numbers travel in far fewer bytes. For 30,000 rows and the 6,656 bins of a tree of depth 5 over 13
 features:
 
 =================================  ====  ====  ===========  ===============
