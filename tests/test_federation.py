@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from interlace import Federation, Party
-from interlace.errors import AlignmentError, DataError, JobError
+from interlace.boundary import Kind, Slot
+from interlace.errors import AlignmentError, DataError, JobError, PolicyError
 from interlace.party import PassiveSide, operation
 
 
@@ -144,3 +145,10 @@ def test_a_side_lives_at_one_party(three: Federation) -> None:
     peers["eye"].ask(Counting.forget_me)
     assert three.engine.parties["eye"].sides == {}
     assert three.engine.parties["skin"].sides != {}
+
+
+def test_the_labels_that_a_method_works_with_cannot_leave(three: Federation) -> None:
+    boundary = three.active.boundary
+    for kind, labels in ((Kind.CLASS_COUNT, three.y), (Kind.CLASS_COUNT, three.shared().y[:1])):
+        with pytest.raises(PolicyError, match="part of its records"):
+            boundary.release("s", "op", "eye", [Slot("value", kind)], [labels])

@@ -331,9 +331,9 @@ class Federation:
     @property
     def y(self) -> Tensor:
         """Labels of this view's people: int64 classes, float32 targets, or float32 (n, m)."""
-        y = self.label_plan.encode(self.active.label_series)
+        y = self.label_plan.encode(self.active.label_series)[torch.from_numpy(self.rows)]
         self.active.boundary.protect(y)
-        return y[torch.from_numpy(self.rows)]
+        return y
 
     # -- conversations ------------------------------------------------------------------------
 
