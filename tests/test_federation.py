@@ -81,6 +81,15 @@ def test_too_few_people_to_hold_some_out() -> None:
         fed.split(0.9)
 
 
+def test_nobody_shared_has_a_label() -> None:
+    bank = people("a", "b", "c", "d", x=range(4), y=[None, None, 0, 1])
+    fed = Federation.simulate(
+        [Party("bank", bank, label="y"), Party("shop", people("a", "b", z=[1.0, 2.0]))]
+    )
+    with pytest.raises(AlignmentError, match="0 shared people with a label are too few"):
+        fed.split()
+
+
 @pytest.mark.parametrize("shared", [0, 1])
 def test_nobody_or_one_person_shared(shared: int) -> None:
     bank = people("a", "b", x=[1, 2], y=[0, 1])

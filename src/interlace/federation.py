@@ -252,7 +252,7 @@ class Federation:
         if self.label_plan.task in ("binary", "multiclass"):
             y = pool.y.numpy()
             counts = np.bincount(y)
-            strata = y if counts[counts > 0].min() >= 2 else None
+            strata = y if min(counts[counts > 0], default=0) >= 2 else None
         try:
             _, held = train_test_split(
                 pool.rows,
