@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -117,13 +118,16 @@ def test_parties_that_do_not_make_a_federation() -> None:
         fed.label_plan  # noqa: B018
 
 
-def test_the_matching_is_kept_and_found_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reveal", ["pairs", "common"])
+def test_the_matching_is_kept_and_found_again(
+    tmp_path: Path, reveal: Literal["pairs", "common"]
+) -> None:
     ids = [f"p{i}" for i in range(50)]
     bank, shop = people(*ids, x=range(50), y=[0, 1] * 25), people(*ids[::-1], z=range(50))
 
     def federation(shop: pl.DataFrame) -> Federation:
         parties = [Party("bank", bank, label="y"), Party("shop", shop)]
-        return Federation.simulate(parties, folder=tmp_path)
+        return Federation.simulate(parties, folder=tmp_path, reveal=reveal)
 
     first, again = federation(shop), federation(shop)
     first.align()

@@ -178,9 +178,11 @@ class Federation:
         report = AlignmentReport.model_validate(mine.meta["report"])
         runs = {mine.meta["run"], *(state.meta["run"] for state in theirs.values())}
         protocols = set(report.protocols.values())
+        # With one partner there is only one pair to reveal, whatever the job asks for.
+        reveal = self._common.reveal if len(self.passive) > 1 else report.reveal
         if (
             len(runs) > 1
-            or report.reveal != self._common.reveal
+            or report.reveal != reveal
             or self._common.protocol not in ("auto", *protocols)
         ):
             return None
