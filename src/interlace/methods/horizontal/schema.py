@@ -46,6 +46,7 @@ Schema = dict[str, str]
 Index = NDArray[np.int64]
 
 FEWEST = 5  # a sum over fewer values could give one of them away, so it is left out
+ENOUGH = 50  # values, to say that a column's size at one party is another than elsewhere
 PAGE_BYTES = 3000
 PAGE_COLUMNS = 60
 MOST_CLASSES = 200
@@ -438,7 +439,11 @@ def doubtful_units(
         sizes[party] = torch.where(told[:, 0] > 0, square.clamp(min=0).sqrt(), 0.0)
     notes = []
     for i, name in enumerate(names):
-        size = {party: float(s[i]) for party, s in sizes.items() if s[i] > 0}
+        size = {
+            party: float(s[i])
+            for party, s in sizes.items()
+            if s[i] > 0 and totals[party][i, 0] >= ENOUGH
+        }
         low, high = (
             min(size, key=size.__getitem__, default=""),
             max(size, key=size.__getitem__, default=""),
