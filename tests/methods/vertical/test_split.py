@@ -403,6 +403,20 @@ def test_a_killed_training_goes_on_to_the_same_result(
     np.testing.assert_array_equal(fit(tmp_path / "killed", None), whole)
 
 
+def test_without_people_kept_aside_a_killed_training_goes_on_to_its_last_epoch(
+    breast: Any, tmp_path: Path
+) -> None:
+    def stop(epoch: Any) -> None:
+        if epoch.number == 3:
+            raise Killed
+
+    model = small(epochs=5, validation=0.0, patience=2)
+    with pytest.raises(Killed):
+        model.fit(breast(folder=tmp_path), checkpoint="run", on_epoch=stop)
+    model.fit(breast(folder=tmp_path), checkpoint="run")
+    assert [e.number for e in model.history_] == [1, 2, 3, 4, 5]
+
+
 def test_a_checkpoint_of_another_job_is_not_taken(breast: Any, tmp_path: Path) -> None:
     small(epochs=2).fit(breast(folder=tmp_path), checkpoint="run")
     with pytest.raises(JobError, match="made with other settings"):

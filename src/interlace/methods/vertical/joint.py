@@ -329,7 +329,7 @@ class JointTraining(JointModel):
         size = self.batch_size or usual_batch(len(train))
         clock = Clock()
         for epoch in range(done, self.epochs):
-            if done and stopping.over(epoch - 1):
+            if done and len(aside) and stopping.over(epoch - 1):
                 break
             rate = self._set_rate(epoch, rate)
             self._begin_epoch(fed, epoch)
