@@ -9,8 +9,8 @@ that share a ciphertext. So one answer of N + F numbers serves F/width groups, w
 each group would need N + 2, while a row costs F numbers instead of 2. Then 2^ℓ answers are packed
 into one ciphertext (:mod:`interlace.crypto.packing`). F and ℓ are chosen for the least time over a
 link of 100 Mbit/s, as far as the noise budget allows. Packing costs ℓ bits of it and more, so
-coarse numbers travel in far fewer bytes. For 30,000 rows and the 6,656 bins of a tree of depth 5 over 13
-features:
+coarse numbers travel in far fewer bytes. For 30,000 rows and the 6,656 bins of a tree of depth 5
+over 13 features:
 
 =================================  ====  ====  ===========  ===============
 numbers                               F     ℓ  bytes a row  bytes a bin
