@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,14 @@ def test_notebook(examples: Path, name: str) -> None:
     NotebookClient(
         notebook, timeout=300, resources={"metadata": {"path": str((examples / name).parent)}}
     ).execute()
+
+
+def test_the_insurance_case_takes_under_30_lines() -> None:
+    cells = nbformat.read(EXAMPLES / "insurance.ipynb", as_version=4).cells
+    code = "\n".join(c.source for c in cells if c.cell_type == "code")
+    statements = [n for n in ast.parse(code).body if not isinstance(n, ast.Import | ast.ImportFrom)]
+    lines = sum(n.end_lineno - n.lineno + 1 for n in statements if n.end_lineno)
+    assert lines < 30
 
 
 @pytest.mark.parametrize("name", _names("*.py"))
