@@ -280,15 +280,15 @@ def test_a_folder_without_a_run(call: Call, folder: Path, verb: list[str]) -> No
 def test_demo_runs_and_can_be_repeated(
     call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut, method = demo.case_of("insurance")
+    cut, method = demo.case_of("clinics")
     monkeypatch.setattr(demo, "case_of", lambda _case: (cut, {**method, "epochs": 1}))
-    done = call("demo")
+    done = call("demo", "clinics")
     assert done.exit_code == 0, done.output
-    home = folder / "interlace-demo" / "insurance"
-    assert done.stdout.endswith("Report: interlace-demo/insurance/run/report.html\n")
-    assert [p.name for p in home.parent.iterdir()] == ["insurance"]
+    home = folder / "interlace-demo" / "clinics"
+    assert done.stdout.endswith("Report: interlace-demo/clinics/run/report.html\n")
+    assert [p.name for p in home.parent.iterdir()] == ["clinics"]
 
-    again = call("demo")
+    again = call("demo", "clinics")
     assert again.exit_code == 0, again.output
     assert "from an earlier demo" in again.stderr
     first, second = (Results.read(home / r / "results.json") for r in ("run", "run-2"))
