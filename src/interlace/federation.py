@@ -16,7 +16,7 @@ from torch import Tensor
 
 from interlace.align import Alignment, AlignmentReport, Progress, align
 from interlace.boundary import Ledger
-from interlace.data.labels import LabelPlan
+from interlace.data.labels import LabelPlan, is_known
 from interlace.engines import InProcess
 from interlace.errors import AlignmentError, DataError, InterlaceError, JobError
 from interlace.party import (
@@ -230,11 +230,7 @@ class Federation:
 
     def labelled(self) -> Self:
         """The people of this view whose label the active party knows."""
-        y = self.y
-        known = ~torch.isnan(y) if y.is_floating_point() else y >= 0
-        if known.dim() == 2:
-            known = known.all(1)
-        return self.view(self.rows[known.numpy()])
+        return self.view(self.rows[is_known(self.y).numpy()])
 
     def split(self, test: float | int = 0.25, *, seed: int | None = None) -> tuple[Self, Self]:
         """Hold some shared, labelled people out for testing.

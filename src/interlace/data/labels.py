@@ -250,6 +250,12 @@ class LabelPlan(BaseModel):
             ) from None
 
 
+def is_known(y: Tensor) -> Tensor:
+    """Who has a label, shape (n,), among labels as :meth:`LabelPlan.encode` gives them."""
+    known = ~torch.isnan(y) if y.is_floating_point() else y >= 0
+    return known.all(1) if known.dim() == 2 else known
+
+
 class _Label:
     """A label column and where it is from, for the errors."""
 

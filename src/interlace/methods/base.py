@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from interlace.data.labels import LabelPlan
+from interlace.data.labels import LabelPlan, is_known
 from interlace.errors import InterlaceError
 from interlace.federation import Federation
 from interlace.models import seed_for
@@ -100,15 +100,19 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
         return classes
 
     def score(self, federation: Federation) -> float:
-        """Accuracy, or R² for a regression, as scikit-learn's estimators do."""
+        """Accuracy, or R² for a regression, over the people of a view whose label is known."""
         from sklearn.metrics import accuracy_score, r2_score
 
-        y = federation.y.numpy()
+        # By the model's own classes: the labels of new people may lack some of them.
+        labels = self.label_plan_.encode(federation.active.label_series)
+        y = labels[torch.from_numpy(federation.rows)]
+        known = is_known(y)
+        outputs = self.outputs(federation.view(federation.rows[known.numpy()]))
         if self.label_plan_.task == "regression":
-            return float(r2_score(y, self.outputs(federation)))
+            return float(r2_score(y[known], outputs))
         if self.label_plan_.task == "multilabel":
-            return float(accuracy_score(y, self.predict(federation)))
-        return float(accuracy_score(y, self.outputs(federation).argmax(1)))
+            return float(accuracy_score(y[known], self.decide(outputs)))
+        return float(accuracy_score(y[known], outputs.argmax(1)))
 
 
 def shuffled(rows: int, seed: int, epoch: int) -> Tensor:

@@ -348,6 +348,20 @@ def test_labels_may_be_missing(federate: Any) -> None:
     assert small(epochs=5).fit(fed).predict_proba(fed).shape == (200, 2)
 
 
+def test_a_score_is_about_people_whose_label_is_known(federate: Any, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((150, 4))
+    x[:, 0] += 4 * (np.arange(150) % 3)
+    y = [None if i % 5 == 0 else "abc"[i % 3] for i in range(150)]
+    fed = federate(x, y, [slice(2, 4)], slice(0, 2), folder=tmp_path)
+    model = small(epochs=40).fit(fed)
+    assert model.score(fed) > 0.9
+    model.save("model")
+    # Other people, none of class a: the model's classes are those of training all the same.
+    some = [i for i in range(150) if i % 3]
+    others = federate(x[some], [y[i] for i in some], [slice(2, 4)], slice(0, 2), folder=tmp_path)
+    assert small(epochs=40).load("model", others).score(others) > 0.9
+
+
 def test_a_class_that_training_never_saw(federate: Any) -> None:
     x = np.random.default_rng(0).standard_normal((60, 4))
     y = np.array([0, 1] * 29 + [0, 2])
