@@ -295,8 +295,9 @@ class BottomSide(PassiveSide):
         self.bottom = Bottom.from_state(self.party, state)
 
     def forget_people(self) -> None:
-        """The bottom model stays, the former table's features go."""
-        self.bottom = self.bottom.over(self.party)
+        """The bottom model stays, if there is one yet; the former table's features go."""
+        if hasattr(self, "bottom"):
+            self.bottom = self.bottom.over(self.party)
         for cached in ("_shared", "_unaligned", "_people"):
             self.__dict__.pop(cached, None)
 

@@ -486,6 +486,14 @@ def test_new_people_are_scored_by_what_was_learnt(breast: Any) -> None:
 # -- partners that do not keep to the agreement ----------------------------------------------------
 
 
+def test_new_people_after_a_training_that_could_not_begin(breast: Any) -> None:
+    fed = breast(options={"vendor": {"columns": []}})
+    with pytest.raises(DataError, match="party 'vendor'"):
+        small().fit(fed)
+    tables = {name: party.frame[:50] for name, party in fed.engine.parties.items()}
+    assert len(fed.with_tables(tables).rows) == 50
+
+
 def weights(fed: Federation, session: str) -> list[torch.Tensor]:
     module = fed.engine.parties["vendor"].sides[session].bottom.module
     return [p.clone() for p in module.parameters()]
