@@ -46,7 +46,7 @@ Schema = dict[str, str]
 Index = NDArray[np.int64]
 
 FEWEST = 5  # a sum over fewer values could give one of them away, so it is left out
-ENOUGH = 50  # values, to say that a column's size at one party is another than elsewhere
+ENOUGH = 30  # values, to say that a column's size at one party is another than elsewhere
 PAGE_BYTES = 3000
 PAGE_COLUMNS = 60
 MOST_CLASSES = 200
