@@ -2,15 +2,25 @@
 
 from interlace.methods.base import Method
 from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled, WithFallback
-from interlace.methods.vertical import AggVFL, FedOnce, SplitVFL
+from interlace.methods.vertical import (
+    APCVFL,
+    AggVFL,
+    FedOnce,
+    PrivilegedDistillation,
+    SplitVFL,
+    VFedTrans,
+)
 
 __all__ = [
+    "APCVFL",
     "ActiveAlone",
     "AggVFL",
     "FedOnce",
     "MeanImputation",
     "Method",
     "Pooled",
+    "PrivilegedDistillation",
     "SplitVFL",
+    "VFedTrans",
     "WithFallback",
 ]

@@ -12,7 +12,14 @@ from pydantic import BaseModel, ValidationError
 from interlace.errors import JobError
 from interlace.methods.base import Method
 from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled
-from interlace.methods.vertical import AggVFL, FedOnce, SplitVFL
+from interlace.methods.vertical import (
+    APCVFL,
+    AggVFL,
+    FedOnce,
+    PrivilegedDistillation,
+    SplitVFL,
+    VFedTrans,
+)
 from interlace.models import BottomSpec, Optimisation
 
 Role = Literal["method", "baseline", "upper bound"]
@@ -48,6 +55,27 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "Each partner learns a representation of its own rows without a label and sends it once; "
         "no gradient ever comes back.",
+    ),
+    "vfedtrans": Entry(
+        VFedTrans,
+        "VFedTrans",
+        "method",
+        "An encoder of the active party's columns imitates what all parties' columns say of the "
+        "shared people; its output joins the columns in a model that needs no partner to score.",
+    ),
+    "apc_vfl": Entry(
+        APCVFL,
+        "APC-VFL",
+        "method",
+        "Auto-encoders at every party, codes sent once, and an encoder of the active party's "
+        "columns that imitates the joint code; no partner is needed to score.",
+    ),
+    "privileged_distillation": Entry(
+        PrivilegedDistillation,
+        "Privileged distillation",
+        "method",
+        "Split learning on the shared people teaches its predictions to a model of the active "
+        "party's columns, which needs no partner to score.",
     ),
     "active_alone": Entry(
         ActiveAlone,

@@ -139,10 +139,8 @@ def test_regression(diabetes: Any) -> None:
 
 def test_images(digits: Any) -> None:
     train, test = digits().split(0.3)
-    model = FedOnce(
-        epochs=8, local_epochs=2, bottom=BottomSpec(hidden=(8, 16), width=16), optimisation=FAST
-    ).fit(train)
-    assert model.score(test) > 0.6
+    flat = BottomSpec(network="mlp", hidden=(32,), width=16)
+    assert small(epochs=10, bottom=flat).fit(train).score(test) > 0.6
 
 
 def test_a_partners_other_rows_are_learnt_from_and_held_out_people_are_not() -> None:

@@ -42,17 +42,17 @@ class NoiseAsTargets(Pretraining):
 
     every: int = Field(default=1, gt=0)
 
-    def exercise(self, bottom: Bottom, rows: Tensor, generator: torch.Generator) -> Exercise:
-        return _Targets(self, bottom, rows, generator)
+    def exercise(self, bottom: Bottom, rows: Tensor, draws: torch.Generator) -> Exercise:
+        return _Targets(self, bottom, rows, draws)
 
 
 class _Targets(Exercise):
     def __init__(
-        self, settings: NoiseAsTargets, bottom: Bottom, rows: Tensor, generator: torch.Generator
+        self, settings: NoiseAsTargets, bottom: Bottom, rows: Tensor, draws: torch.Generator
     ) -> None:
         super().__init__(bottom.module, bottom.x[rows])
         self.every = settings.every
-        self.targets = F.normalize(torch.randn(len(rows), bottom.width, generator=generator))
+        self.targets = F.normalize(torch.randn(len(rows), bottom.width, generator=draws))
 
     def loss(self, some: Tensor, epoch: int) -> Tensor:
         """Mean of ‖f(x) − target‖², after the batch has traded its targets."""

@@ -7,7 +7,8 @@ What FedOnce, SS-VFL and APC-VFL share: a party invents itself an exercise over 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Self
 
 import numpy as np
@@ -30,8 +31,8 @@ from interlace.methods.base import (
 )
 from interlace.methods.bottom import Bottom, BottomSide
 from interlace.methods.vertical.joint import CHUNK, JointModel
-from interlace.models import mlp, seed_for, seeded, set_rate
-from interlace.party import State, operation
+from interlace.models import Optimisation, mlp, seed_for, seeded, set_rate
+from interlace.party import Peer, State, operation
 
 
 class Exercise(nn.Module, ABC):
@@ -68,25 +69,40 @@ class Pretraining(BaseModel, ABC):
     batch_size: int = Field(default=100, gt=1)
 
     @abstractmethod
-    def exercise(self, bottom: Bottom, rows: Tensor, generator: torch.Generator) -> Exercise:
-        """The exercise over ``rows`` of the party's table; ``generator`` decides all its draws."""
+    def exercise(self, bottom: Bottom, rows: Tensor, draws: torch.Generator) -> Exercise:
+        """The exercise over ``rows`` of the party's table; ``draws`` gives all random numbers."""
 
     def learn(self, bottom: Bottom, rows: Tensor) -> None:
-        """Train the bottom model, and the exercise's own layers, which are then dropped."""
-        seed = seed_for(bottom.settings.seed, "alone", type(self).__name__, bottom.party.name)
-        generator = torch.Generator().manual_seed(seed)
-        exercise = seeded(lambda: self.exercise(bottom, rows, generator), seed)
+        """Train the bottom model on rows of the party's table."""
+        self.practise(
+            lambda draws: self.exercise(bottom, rows, draws),
+            len(rows),
+            bottom.settings.optimisation,
+            seed_for(bottom.settings.seed, "alone", type(self).__name__, bottom.party.name),
+            bottom.randomness.stream,
+        )
+
+    def practise(
+        self,
+        make: Callable[[torch.Generator], Exercise],
+        rows: int,
+        optimisation: Optimisation,
+        seed: int,
+        stream: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Train the network of an exercise over so many rows; its other layers are dropped."""
+        draws = torch.Generator().manual_seed(seed)
+        exercise = seeded(lambda: make(draws), seed)
         assert isinstance(exercise, Exercise)
-        optimisation = bottom.settings.optimisation
         optimiser = optimisation.optimiser(exercise)
         if optimiser is None:
             return
         exercise.train()
         for epoch in range(self.epochs):
             set_rate(optimiser, optimisation.rate(epoch, self.epochs))
-            order = torch.randperm(len(rows), generator=generator)
-            for batch in batches(len(rows), self.batch_size):
-                with bottom.randomness.stream():
+            order = torch.randperm(rows, generator=draws)
+            for batch in batches(rows, self.batch_size):
+                with stream():
                     loss = exercise.loss(order[batch], epoch)
                 optimiser.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -112,19 +128,9 @@ class PretrainedSide(BottomSide):
         self.pretraining.model_validate(settings).learn(self.bottom, self.rows)
 
 
-class SentOnce(JointModel):
-    """Every party learns alone, its embeddings travel once, and a top model is fitted on them.
-
-    Learns from every labelled person whom at least one partner holds. A view that nobody has of a
-    person enters the top model as that party's mean embedding (which is ours, as the sources
-    suppose that all parties hold everybody); people whom no partner holds are neither learnt from
-    nor scored.
-    """
-
-    side: ClassVar[type[PretrainedSide]]
-    own_learns: ClassVar[bool] = (
-        True  # whether the active party's own bottom is trained with the top
-    )
+class OnViews(JointModel):
+    """A top model over embeddings that stay as they are and, it may be, an own bottom model that
+    learns with it."""
 
     epochs: int
     batch_size: int | None
@@ -133,49 +139,17 @@ class SentOnce(JointModel):
     validation: float
     patience: int | None
 
-    @abstractmethod
-    def _pretraining(self) -> Pretraining:
-        """How the parties learn alone."""
-
     def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
         return Standardised(widths, mlp(sum(widths), self.top, outputs, self.dropout))
 
-    def _learn_alone(self, fed: Federation) -> None:
-        """Have every party train its bottom model on its own rows."""
-        settings = self._pretraining().model_dump(mode="json")
-        for peer in self.peers_.values():
-            peer.ask(PretrainedSide.pretrain, settings)
+    def _loss(self, logits: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The mean loss of some people; ``rows`` are theirs at the active party."""
+        return self.objective_.loss(logits, y)
 
-    def fit(
-        self,
-        federation: Federation,
-        *,
-        checkpoint: str | None = None,
-        on_epoch: OnEpoch | None = None,
-    ) -> Self:
-        """Learn from a view's labelled people and from all rows of each party.
-
-        ``history_`` and ``on_epoch`` are about the top model. One checkpoint is kept, when the
-        embeddings have come; a resumed fit sends none again. See :meth:`Method.fit`.
-        """
-        fed = known_to_partners(federation)
-        self._start(fed)
-        done = self._resume(fed, checkpoint, EarlyStopping(None)) if checkpoint else 0
-        if not done:
-            self._learn_alone(fed)
-            fed.active.boundary.round += 1
-            self.received_ = self._views(fed, fed.rows)
-            if checkpoint:
-                self._checkpoint(fed, checkpoint, 1, EarlyStopping(None))
-        views = self.received_
-        del self.received_  # a saved model needs no training embeddings
-        self._fit_top(fed, views, on_epoch)
-        return self
-
-    def _views(self, fed: Federation, rows: Rows) -> list[Tensor]:
+    def _views(self, fed: Federation, rows: Rows, peers: Mapping[str, Peer]) -> list[Tensor]:
         """Each partner's embeddings (n, d_k) of the people whom it holds; NaN for the others."""
         views = []
-        for name, peer in self.peers_.items():
+        for name, peer in peers.items():
             where = torch.from_numpy(fed.alignment.position(name)[rows])
             held = where >= 0
             view = torch.full((len(rows), self.widths_[name]), torch.nan)
@@ -185,19 +159,29 @@ class SentOnce(JointModel):
             views.append(view)
         return views
 
-    def _fit_top(self, fed: Federation, views: list[Tensor], on_epoch: OnEpoch | None) -> None:
-        """Fit the top model (and the own bottom, if it learns) and leave it at its best epoch."""
+    def _fit_top(
+        self,
+        fed: Federation,
+        views: Sequence[Tensor],
+        learner: Bottom | None,
+        on_epoch: OnEpoch | None,
+    ) -> None:
+        """Fit the top model, and ``learner`` with it, and leave both at their best epoch.
+
+        Args:
+            fed: The view that is trained on, n labelled people.
+            views: Embeddings (n, d_k), rows of NaN where a view is missing.
+            learner: The active party's own bottom model, whose embeddings come last.
+            on_epoch: Called after every epoch.
+        """
         y, rows = fed.y, torch.from_numpy(fed.rows)
-        learner = self.own_ if self.own_learns else None
-        if self.own_ is not None and learner is None:
-            views = [*views, self.own_.embed(rows)]
         strata = y if self.objective_.task in ("binary", "multiclass") else None
         train, aside = keep_aside(len(y), self.validation, fed.seed, strata)
         assert isinstance(self.top_, Standardised)
         self.top_.scale([view[train] for view in views])
         size = self.batch_size or usual_batch(len(train))
-        mine = learner.optimiser if learner is not None else None
-        optimisers = [o for o in (mine, self.optimiser_) if o is not None]
+        own = learner.optimiser if learner is not None else None
+        optimisers = [o for o in (own, self.optimiser_) if o is not None]
         stopping, clock = EarlyStopping(self.patience), Clock()
         for epoch in range(self.epochs):
             for optimiser in optimisers:
@@ -211,7 +195,7 @@ class SentOnce(JointModel):
                 if learner is not None:
                     cuts.append(learner.forward(rows[some]))
                 with self.randomness_.stream():
-                    loss = self.objective_.loss(self.top_(cuts), y[some])
+                    loss = self._loss(self.top_(cuts), y[some], rows[some])
                 for optimiser in optimisers:
                     optimiser.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -241,6 +225,60 @@ class SentOnce(JointModel):
             if learner is not None:
                 learner.recall()
 
+
+class SentOnce(OnViews):
+    """Every party learns alone, its embeddings travel once, and a top model is fitted on them.
+
+    Learns from every labelled person whom at least one partner holds. A view that nobody has of a
+    person enters the top model as that party's mean embedding (which is ours, as the sources
+    suppose that all parties hold everybody); people whom no partner holds are neither learnt from
+    nor scored.
+    """
+
+    side: ClassVar[type[PretrainedSide]]
+    own_learns: ClassVar[bool] = True  # with the top and its labels; else alone, as the partners do
+
+    @abstractmethod
+    def _pretraining(self) -> Pretraining:
+        """How the parties learn alone."""
+
+    def _learn_alone(self, fed: Federation) -> None:
+        """Have every party train its bottom model on its own rows."""
+        pretraining = self._pretraining()
+        for peer in self.peers_.values():
+            peer.ask(PretrainedSide.pretrain, pretraining.model_dump(mode="json"))
+        if self.own_ is not None and not self.own_learns:
+            pretraining.learn(self.own_, to_learn_from(fed))
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Learn from a view's labelled people and from all rows of each party.
+
+        ``history_`` and ``on_epoch`` are about the top model. One checkpoint is kept, when the
+        embeddings have come; a resumed fit sends none again. See :meth:`Method.fit`.
+        """
+        fed = known_to_partners(federation)
+        self._start(fed)
+        done = self._resume(fed, checkpoint, EarlyStopping(None)) if checkpoint else 0
+        if not done:
+            self._learn_alone(fed)
+            fed.active.boundary.round += 1
+            self.received_ = self._views(fed, fed.rows, self.peers_)
+            if checkpoint:
+                self._checkpoint(fed, checkpoint, 1, EarlyStopping(None))
+        views = self.received_
+        del self.received_  # a saved model needs no training embeddings
+        learner = self.own_ if self.own_learns else None
+        if self.own_ is not None and learner is None:
+            views = [*views, self.own_.embed(torch.from_numpy(fed.rows))]
+        self._fit_top(fed, views, learner, on_epoch)
+        return self
+
     def _logits(self, fed: Federation, rows: Rows) -> Tensor:
         alone = int((~fed.alignment.holders[rows].any(1)).sum())
         if alone:
@@ -252,7 +290,7 @@ class SentOnce(JointModel):
         self.top_.eval()
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
-            cuts = self._views(fed, chunk)
+            cuts = self._views(fed, chunk, self.peers_)
             if self.own_ is not None:
                 cuts.append(self.own_.embed(torch.from_numpy(chunk)))
             with torch.no_grad():
@@ -290,19 +328,22 @@ class Standardised(nn.Module):
 
     def scale(self, views: list[Tensor]) -> None:
         """Learn the scale of the first views; those after them stay as they come."""
-        h = torch.cat(views, 1)
-        held = ~h.isnan()
-        count = held.sum(0).clamp_min(1)
-        mean = h.nansum(0) / count
-        spread = ((h - mean).square().nansum(0) / count).sqrt()
-        self.mean[: h.shape[1]] = mean
-        self.spread[: h.shape[1]] = spread.clamp_min(1e-6)
+        if views:
+            mean, spread = scale_of(torch.cat(views, 1))
+            self.mean[: len(mean)], self.spread[: len(mean)] = mean, spread
 
     def forward(self, views: list[Tensor]) -> Tensor:
         """From a list of (n, d_k) to (n, outputs)."""
         h = (torch.cat(views, 1) - self.mean) / self.spread
         out: Tensor = self.top(torch.where(h.isnan(), torch.zeros(()), h))
         return out
+
+
+def scale_of(h: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column (n, d), whose gaps are NaN."""
+    held = (~h.isnan()).sum(0).clamp_min(1)
+    mean = h.nansum(0) / held
+    return mean, ((h - mean).square().nansum(0) / held).sqrt().clamp_min(1e-6)
 
 
 def known_to_partners(federation: Federation) -> Federation:
@@ -319,3 +360,8 @@ def known_to_partners(federation: Federation) -> Federation:
             "at least two are needed to learn from"
         )
     return people
+
+
+def to_learn_from(fed: Federation) -> Tensor:
+    """Rows of the active party's table, all but the held-out ones."""
+    return torch.from_numpy(np.setdiff1d(np.arange(len(fed.active)), fed.held_out))
