@@ -51,6 +51,16 @@ def test_pooled_sees_what_split_sees() -> None:
     assert SplitVFL(**HOW).fit(train).score(test) > 0.93
 
 
+def test_pooled_scales_a_partners_columns_by_the_shared_people() -> None:
+    fed, x = two_halves(400, 40)
+    own = Pooled(**{**HOW, "epochs": 1}).fit(fed).own_
+    assert own is not None
+    (mine, theirs) = own.plan.columns
+    assert theirs.scale == pytest.approx(x[360:, 1].std())
+    assert not theirs.indicator, "nobody it learns from lacks the column"
+    assert mine.scale == pytest.approx(x[360:, 0].std())
+
+
 def test_missing_views_are_filled_by_the_mean_of_the_training_people() -> None:
     fed, x = two_halves(400, 200)
     train, test = fed.split(0.25)

@@ -44,7 +44,11 @@ class Pooled(ActiveAlone):
     """
 
     def _people(self, federation: Federation) -> Federation:
-        return self._joined(federation.shared().labelled())
+        people = federation.shared().labelled()
+        # Whom a partner lacks has gaps in its columns, which should not sway their scaling.
+        others = np.setdiff1d(np.arange(len(federation.active)), federation.alignment.common)
+        held_out = np.union1d(federation.held_out, others)
+        return self._joined(people.view(people.rows, held_out))
 
     def outputs(self, federation: Federation) -> NDArray[np.float64]:
         """Predictions from the joined table."""
