@@ -72,6 +72,14 @@ def test_missing_views_are_filled_by_the_mean_of_the_training_people() -> None:
     assert model.fit(train).score(test) > 0.8
 
 
+def test_what_is_no_number_has_no_say_in_the_mean() -> None:
+    bank = pl.DataFrame({"id": list("abcdef"), "n": range(6), "y": [0, 1, 0, 1, 0, 1]})
+    shop = pl.DataFrame({"id": list("abcd"), "kg": [1.0, 3.0, float("nan"), float("inf")]})
+    fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)])
+    joined = MeanImputation()._people(fed).active.frame
+    assert joined["shop.kg"].to_list()[4:] == [2.0, 2.0]
+
+
 def test_categories_are_filled_by_the_most_frequent_level() -> None:
     bank = pl.DataFrame({"id": list("abcdef"), "n": range(6), "y": [0, 1, 0, 1, 0, 1]})
     shop = pl.DataFrame({"id": list("abcd"), "kind": ["u", "v", "v", None], "code": [3, 3, 3, 8]})

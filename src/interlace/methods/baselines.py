@@ -131,6 +131,8 @@ def _rows_of(federation: Federation, party: Party) -> pl.Series:
 
 def _typical(series: pl.Series, categorical: bool) -> pl.Expr:
     """The mean of numbers and dates, the most frequent value of anything else."""
+    if series.dtype.is_float():
+        series = series.filter(series.is_finite())
     if series.dtype.is_temporal() or (series.dtype.is_numeric() and not categorical):
         return pl.lit(series.mean()).cast(
             series.dtype if series.dtype.is_temporal() else pl.Float64
