@@ -39,6 +39,8 @@ def test_columns_are_those_named() -> None:
         Party("bank", COLUMNS, columns=["z"])
     with pytest.raises(DataError, match="column 'lable'"):
         Party("bank", COLUMNS, label="lable")
+    with pytest.raises(DataError, match="column 'y': the label is named among the columns"):
+        Party("bank", COLUMNS, label="y", columns=["x", "y"])
 
 
 def test_rows_without_a_usable_id_are_left_out_by_rule() -> None:

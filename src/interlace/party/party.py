@@ -118,6 +118,16 @@ class Party:
                     column=column,
                     way_out=f"It has: {', '.join(self.frame.columns[:20])}",
                 )
+        for column in self.labels_columns:
+            if column in wanted:
+                raise DataError(
+                    "the label is named among the columns to learn from, which would tell the "
+                    "model what it is to learn",
+                    party=self.name,
+                    file=self.file,
+                    column=column,
+                    way_out="Leave it out of `columns`",
+                )
         self.columns: list[str] = wanted
 
     def __len__(self) -> int:
