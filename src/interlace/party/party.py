@@ -68,8 +68,10 @@ class Party:
         folder: Path | None = None,
         label_needed: bool = True,
     ) -> None:
-        if not name or "/" in name:
-            raise InterlaceError(f"'{name}' cannot be a party's name: it is empty or holds a '/'")
+        if not _names_a_file(name):  # its folder in a simulation's run is called so
+            raise InterlaceError(
+                f"'{name}' cannot be a party's name: it is empty, starts with a '.', or holds a '/'"
+            )
         if isinstance(id, str):
             id = [id]
         self.name = name
@@ -181,7 +183,7 @@ class Party:
                 "give the federation one (`Federation.simulate(..., folder=...)`)"
             )
         for part in parts:
-            if not part or part.startswith(".") or Path(part).name != part:
+            if not _names_a_file(part):
                 raise Refused(f"'{part[:60]}' cannot be the name of a checkpoint or model")
         return self.folder.joinpath(*parts)
 
@@ -232,3 +234,8 @@ class Party:
         return self.boundary.release(
             message.session, message.operation, message.sender, operation.gives, values
         )
+
+
+def _names_a_file(name: str) -> bool:
+    """Whether a name that others chose leads nowhere else as the name of a file or folder."""
+    return bool(name) and not name.startswith(".") and Path(name).name == name
