@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -178,8 +178,7 @@ class LocalSettings(BaseModel):
     Args:
         semi_supervised: The loss.
         clustering: How gradients become temporary labels.
-        epochs: Passes over the rows without a label, or over those with one if that takes more
-            steps.
+        epochs: Passes over the overlap; each also draws ``ratio`` times as many other rows, anew.
         refine_epochs: Passes in a second round, with more rows labelled.
         batch_size: Rows with a label in a step.
         seed: Seeds everything random, together with the party's name.
@@ -189,7 +188,7 @@ class LocalSettings(BaseModel):
 
     semi_supervised: AnySemiSupervised = FixMatch()
     clustering: Clustering = "kmeans"
-    epochs: int = Field(default=100, ge=0)
+    epochs: int = Field(default=200, ge=0)
     refine_epochs: int = Field(default=0, ge=0)
     batch_size: int = Field(default=64, gt=0)
     seed: int = 0
@@ -212,19 +211,30 @@ class LocalLearner:
         self.randomness = Randomness(self.head, seed)
         self.epoch = 0
 
-    def learn(self, rows: Tensor, labels: Tensor, unlabelled: Tensor, epochs: int) -> None:
+    def learn(
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        unlabelled: Tensor,
+        epochs: int,
+        more: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         """Train for some epochs more.
 
         Args:
             rows: Rows of the party's table that have a label; without any, nothing is learnt.
             labels: Their labels (int64, below ``classes``).
             unlabelled: Rows without a label.
-            epochs: How many.
+            epochs: How many passes over ``rows``.
+            more: Further rows and their labels, if any, of which there may be far more than of
+                ``rows``: each step adds the mean loss of some, so that they do not drown those.
         """
         method, x = self.settings.semi_supervised, self.bottom.x
         if not len(rows):
             return
-        seen = torch.cat([rows, unlabelled])
+        if more is None:
+            more = rows[:0], labels[:0]
+        seen = torch.cat([rows, unlabelled, more[0]])
         augment = method.augment.over(self.bottom.plan.spec, x[seen])
         optimisers = [o for o in (self.bottom.optimiser, self.optimiser) if o is not None]
         self.bottom.module.train()
@@ -232,18 +242,28 @@ class LocalLearner:
             self.epoch += 1
             seed = seed_for(self.settings.seed, "local", self.bottom.party.name, self.epoch)
             generator = torch.Generator().manual_seed(seed)
-            for with_label, without in self._batches(len(rows), len(unlabelled), generator):
+            steps = math.ceil(len(rows) / self.settings.batch_size)
+            size = len(rows) * method.ratio
+            for first, without, further in zip(
+                _parts(len(rows), len(rows), steps, generator),
+                _parts(len(unlabelled), size, steps, generator),
+                _parts(len(more[0]), size, steps, generator),
+                strict=True,
+            ):
                 loss = method.loss(
                     Step(
                         logits=self._logits,
-                        x=x[rows[with_label]],
-                        y=labels[with_label],
+                        x=x[rows[first]],
+                        y=labels[first],
                         u=x[unlabelled[without]],
                         augment=augment,
                         generator=generator,
                         progress=min(1.0, self.epoch / max(1, self.settings.epochs)),
                     )
                 )
+                if len(further):
+                    weak = augment.weak(x[more[0][further]], generator)
+                    loss = loss + F.cross_entropy(self._logits(weak), more[1][further])
                 for optimiser in optimisers:
                     optimiser.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -279,23 +299,7 @@ class LocalLearner:
             out: Tensor = self.head(self.bottom.module(x))
         return out
 
-    def _batches(
-        self, labelled: int, unlabelled: int, generator: torch.Generator
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Positions with and without a label, for each step of an epoch."""
-        size = min(self.settings.batch_size, labelled)
-        others = size * self.settings.semi_supervised.ratio
-        steps = max(math.ceil(labelled / size), math.ceil(unlabelled / others))
-        with_label = _in_turn(labelled, steps * size, generator).tensor_split(steps)
-        if not unlabelled:
-            yield from ((some, some[:0]) for some in with_label)
-            return
-        count = max(steps * min(others, unlabelled), unlabelled)
-        without = _in_turn(unlabelled, count, generator).tensor_split(steps)
-        yield from zip(with_label, without, strict=True)
 
-
-def _in_turn(rows: int, count: int, generator: torch.Generator) -> Tensor:
-    """``count`` positions 0..rows-1, every one before any comes again, in random order."""
-    rounds = [torch.randperm(rows, generator=generator) for _ in range(math.ceil(count / rows))]
-    return torch.cat(rounds)[:count]
+def _parts(rows: int, most: int, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Up to ``most`` of the positions 0..rows-1, drawn without replacement, in so many parts."""
+    return torch.randperm(rows, generator=generator)[:most].tensor_split(steps)

@@ -109,11 +109,11 @@ class OneShotSide(BottomSide):
         self.learner = LocalLearner(self.bottom, local, int(self.labels.max()) + 1)
         self._learn(local.epochs)
 
-    def _learn(self, epochs: int) -> None:
+    def _learn(self, epochs: int, more: tuple[Tensor, Tensor] | None = None) -> None:
         """Some epochs more; rows that no cluster took count among those without a label."""
         taken = self.labels != NOISE
         without = torch.cat([self._unaligned, self.overlap[~taken]])
-        self.learner.learn(self.overlap[taken], self.labels[taken], without, epochs)
+        self.learner.learn(self.overlap[taken], self.labels[taken], without, epochs, more)
 
     def _training(self) -> State:
         state = super()._training()
@@ -151,11 +151,8 @@ class FewShotSide(OneShotSide, WholeTableSide):
                 f"{tuple(keep.shape)} keep-probabilities came for {len(others):,} unaligned rows"
             )
         drawn = draw(keep, self.learner.settings.seed, self.party.name)
-        rows = others[drawn]
-        if len(rows):
-            self.labels = torch.cat([self.labels, self.learner.predict(rows).argmax(1)])
-            self.overlap = torch.cat([self.overlap, rows])
-        self._learn(self.learner.settings.refine_epochs)
+        labels = self.learner.predict(others[drawn]).argmax(1)
+        self._learn(self.learner.settings.refine_epochs, (others[drawn], labels))
         return len(self._shared) + drawn
 
 
@@ -253,7 +250,8 @@ class OneShotVFL(JointModel):
 
     Args:
         epochs: Most passes of the head over the shared people (E_s).
-        local_epochs: Passes of each client over its rows (E_c).
+        local_epochs: Passes of each client over its labelled rows (E_c); each also draws rows
+            without a label, anew.
         semi_supervised: How it learns from rows without a label: FixMatch (for tables in its
             table form), MixMatch or plain pseudo-labels.
         clustering: How gradients become labels: ``kmeans`` (ten starts), ``gaussian``,
@@ -278,7 +276,7 @@ class OneShotVFL(JointModel):
         self,
         *,
         epochs: int = 100,
-        local_epochs: int = 100,
+        local_epochs: int = 200,
         semi_supervised: AnySemiSupervised = FixMatch(),
         clustering: Clustering = "kmeans",
         local_batch_size: int = 64,
@@ -426,8 +424,16 @@ class OneShotVFL(JointModel):
             )
         if self.own_ is not None:
             self.learner_ = LocalLearner(self.own_, settings, self.objective_.outputs)
-            rows, others = torch.from_numpy(cast.rows), torch.from_numpy(cast.unlabelled)
-            self.learner_.learn(rows, cast.y, others, settings.epochs)
+            self._learn_own(cast, settings.epochs, cast.unlabelled[:0], cast.y[:0])
+
+    def _learn_own(self, cast: _Cast, epochs: int, rows: Rows, y: Tensor) -> None:
+        """Some epochs more at the active party, with some of its rows labelled besides."""
+        assert self.learner_ is not None
+        whole = cast.held.all(1)
+        mine = torch.from_numpy(cast.rows)
+        more = torch.cat([mine[~whole], torch.from_numpy(rows)]), torch.cat([cast.y[~whole], y])
+        without = torch.from_numpy(cast.unlabelled)
+        self.learner_.learn(mine[whole], cast.y[whole], without, epochs, more)
 
     def _where(self, fed: Federation, cast: _Cast) -> dict[str, Tensor]:
         """Positions at each partner of the people to learn from whom it holds."""
@@ -571,7 +577,7 @@ class FewShotVFL(OneShotVFL):
     Args:
         floor: Confidence t below which a row is never drawn.
         agreement: ``soft`` weighs by Σ_j p_A,j · p_AB,j instead of equation 9, to compare with.
-        refine_epochs: Passes of each client over its rows in the second round.
+        refine_epochs: Passes of each client over its labelled rows in the second round.
 
     The other arguments are those of :class:`OneShotVFL`.
     """
@@ -583,8 +589,8 @@ class FewShotVFL(OneShotVFL):
         self,
         *,
         epochs: int = 100,
-        local_epochs: int = 100,
-        refine_epochs: int = 50,
+        local_epochs: int = 200,
+        refine_epochs: int = 100,
         floor: float = 0.8,
         agreement: Agreement = "hard",
         semi_supervised: AnySemiSupervised = FixMatch(),
@@ -656,10 +662,8 @@ class FewShotVFL(OneShotVFL):
                 drawn = self._possible(name, drawn - len(fed.alignment.pairs[name]), keep)
             else:
                 drawn = draw(keep, fed.seed, name)
-                assert self.learner_ is not None
-                rows = torch.cat([torch.from_numpy(cast.rows), others[name][drawn]])
-                labels = torch.cat([cast.y, joint[drawn].argmax(1)])
-                self.learner_.learn(rows, labels, others[name], self.refine_epochs)
+                rows = cast.unlabelled[drawn.numpy()]
+                self._learn_own(cast, self.refine_epochs, rows, joint[drawn].argmax(1))
             self.kept_[name] = Kept(len(keep), int((keep > 0).sum()), drawn, joint[drawn].argmax(1))
 
     def _others(self, fed: Federation, cast: _Cast, name: str) -> Tensor:

@@ -1,0 +1,404 @@
+"""FedCVT: federated cross-view training (Kang, Liu, Liang, ACM TIST 13(4), 2022, arXiv 2008.10838).
+
+Every party has two networks over its columns: u(·) for what only it knows and c(·) for what all
+could know. For a person whom a party does not hold its [u; c] is estimated from the people whom
+all hold, and a classifier over all views and one over each party's view learn together::
+
+    active                                              passive k
+      │ ── begin(held-out rows, settings) ─────────────► │   builds u_k and c_k
+      │ for every batch of people whom all hold:         │
+      │ ── forward(those, others it holds, unaligned) ─► │
+      │ ◄───────────────────────────── [u_k; c_k] ────── │
+      │    estimates missing views; an unaligned row     │
+      │    whose classifiers agree and are sure gets     │
+      │    their class                                   │
+      │ ── backward(∂L/∂[u_k; c_k]) ───────────────────► │   a step of u_k and c_k
+      │ after every epoch: embed(validation rows), keep or recall the best, checkpoint
+
+The loss is that of the three classifiers, L_AB + L_A + L_B, and five terms with their weights:
+λ1 L_diff^AB + λ2 L_diff^A + λ3 L_diff^B + λ4 L_sim^A + λ5 L_sim^B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from interlace.errors import AlignmentError, DataError, JobError
+from interlace.federation import Federation, Rows
+from interlace.methods.base import EarlyStopping
+from interlace.methods.bottom import BottomSide, WholeTableSide
+from interlace.methods.objective import ClassWeight
+from interlace.methods.vertical.joint import CHUNK, JointTraining
+from interlace.methods.vertical.missing import attend
+from interlace.methods.vertical.split import SplitSide
+from interlace.models import BottomSpec, Optimisation, mlp, seed_for
+from interlace.party import State
+
+UNKNOWN = -1  # the label of a person who has none
+
+
+class CrossViewSide(SplitSide, WholeTableSide):
+    """What a passive party answers: as in split learning, for its unaligned rows too."""
+
+
+class KeptInEpoch(NamedTuple):
+    """How many draws of people without a label the classifiers agreed on, and of how many."""
+
+    kept: int
+    of: int
+
+
+class FedCVT(JointTraining):
+    """FedCVT: learning from people with a missing view by estimating it, batch by batch.
+
+    For classes, not for regression; for two to many parties with columns; tables and images. Each
+    step takes people whom all hold, as many of the active party's others (with a label or not,
+    held by some partners or none), and as many of each passive party's unaligned ones.
+
+    - A missing u_j is looked up by the views that there are (queries) among those of the people of
+      the batch whom all hold (keys), whose u_j are the values; a missing c_j directly among the
+      c_j of the batch. Weights are sharpened by ``temperature``. The authors look the latter up in
+      a block of 5,000 rows redrawn at each step; keys from the batch itself, so that no further
+      message is needed, are ours.
+    - A person without a label counts as of a class when the classifiers over all views and over
+      each single view, some of them estimated, all say so and are surer than their thresholds.
+    - L_diff of a party compares its [u; c] with its estimate, for which a person does not see its
+      own row (ours: else the estimate is the row itself). With three and more parties L_diff^AB is
+      the mean over pairs; several views ask together, their u side by side and their c averaged
+      (ours).
+
+    ``kept_`` counts, epoch by epoch, for how many of the people without a label that came up the
+    classifiers agreed. People whom some party does not hold are scored too: by the mean of the
+    single-view classifiers of those that hold them.
+
+    Args:
+        epochs: Most passes over the people whom all hold.
+        batch_size: People of each sort in a step.
+        bottom: The network each party builds, twice; an own module is copied and begins anew.
+        top: Widths of the joint classifier's hidden layers; () is the linear one of the authors'
+            code. The others are linear.
+        temperature: T of the sharpening w^(1/T) / Σ w^(1/T) of the attention's weights.
+        joint_threshold: The joint classifier must be surer than this.
+        single_threshold: So must the others.
+        common_weight: λ1, of the distance between parties' c.
+        estimate_weight: λ2 = λ3, of the distance between estimates and truth.
+        apart_weight: λ4 = λ5, of ‖U Cᵀ‖_F / n, which keeps a party's u and c apart.
+        optimisation: Learning rate, weight decay and schedule.
+        class_weight: ``balanced``, a weight by class number, or ``None``.
+        validation: Share of the people whom all hold, kept aside to choose the best epoch.
+        patience: Stop after that many epochs without a better validation loss; ``None`` never.
+
+    Temperature, thresholds and weights are those of the authors' code, which has a threshold for
+    each classifier (0.7, 0.7, 0.6); their results could not be read.
+    """
+
+    side = CrossViewSide
+    protocol = "fedcvt"
+    views = 2
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 100,
+        batch_size: int = 64,
+        bottom: BottomSpec = BottomSpec(),
+        top: Sequence[int] = (64,),
+        temperature: float = 0.1,
+        joint_threshold: float = 0.7,
+        single_threshold: float = 0.6,
+        common_weight: float = 0.1,
+        estimate_weight: float = 0.1,
+        apart_weight: float = 0.01,
+        optimisation: Optimisation = Optimisation(),
+        class_weight: ClassWeight = None,
+        validation: float = 0.1,
+        patience: int | None = 10,
+    ) -> None:
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.bottom = bottom
+        self.top = top
+        self.temperature = temperature
+        self.joint_threshold = joint_threshold
+        self.single_threshold = single_threshold
+        self.common_weight = common_weight
+        self.estimate_weight = estimate_weight
+        self.apart_weight = apart_weight
+        self.optimisation = optimisation
+        self.class_weight = class_weight
+        self.validation = validation
+        self.patience = patience
+
+    def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
+        if len(widths) < 2 or len(set(widths)) > 1 or widths[0] % 2:
+            raise DataError(
+                "cross-view training compares the parties' representations, so it takes two or "
+                f"more parties with columns and networks of one width; theirs are {list(widths)}",
+                way_out="Give every party a bottom network of the same width.",
+            )
+        return CrossViewClassifiers(widths, self.top, outputs)
+
+    def _people(self, federation: Federation) -> Federation:
+        """The labelled people whom all hold, and beside them the active party's others.
+
+        Raises:
+            JobError: the label is not a class.
+        """
+        if federation.label_plan.task not in ("binary", "multiclass"):
+            raise JobError(
+                "FedCVT lets classifiers agree on a class, so it is for classes; the label is a "
+                f"{federation.label_plan.task} (take the method 'split')"
+            )
+        people = super()._people(federation)
+        others = np.setdiff1d(federation.rows, np.union1d(people.rows, federation.held_out))
+        if not federation.active.columns:
+            others = others[federation.alignment.holders[others].any(1)]
+        self._others = federation.view(others)
+        self._other_labels = self._others.y
+        return people
+
+    def _begin_epoch(self, fed: Federation, epoch: int) -> None:
+        seed = seed_for(fed.seed, "others", epoch)
+        self._generator = torch.Generator().manual_seed(seed)
+        self.kept_.append(KeptInEpoch(0, 0))
+
+    def _start(self, fed: Federation) -> None:
+        self.kept_: list[KeptInEpoch] = []
+        super()._start(fed)
+
+    # -- one batch ----------------------------------------------------------------------------
+
+    def _step(
+        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
+    ) -> Tensor:
+        boundary = fed.active.boundary
+        boundary.round += 1
+        asked, own_rows, held, labels = self._batch(fed, positions, own, y)
+        cuts = []
+        for name, peer in self.peers_.items():
+            h = self._expect(name, peer.ask(SplitSide.forward, asked[name]), len(asked[name]))
+            cuts.append(h.detach().requires_grad_())
+        if self.own_ is not None:
+            cuts.append(self.own_.forward(own_rows))
+        views = [
+            torch.zeros(len(held), h.shape[1]).index_copy(0, here.nonzero()[:, 0], h)
+            for h, here in zip(cuts, held.T, strict=True)
+        ]
+        loss, supervised = self._loss(views, held, labels, len(y))
+        optimisers = self._optimisers()
+        for optimiser in optimisers:
+            optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for (name, peer), cut in zip(self.peers_.items(), cuts, strict=False):
+            assert cut.grad is not None
+            boundary.about(asked[name])
+            peer.ask(SplitSide.backward, cut.grad)
+        for optimiser in optimisers:
+            optimiser.step()
+        return supervised
+
+    def _batch(
+        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+        """People whom all hold, then the active party's others, then each passive party's.
+
+        Returns:
+            The positions to ask each partner for, the active party's own rows, who holds whom
+            (n, parties), and labels (n,), -1 where there is none.
+        """
+        draw = self._generator
+        n, parties = len(y), len(self.peers_) + (self.own_ is not None)
+        count = n if len(self._others.rows) else 0
+        some = torch.randint(max(1, len(self._others.rows)), (count,), generator=draw)
+        rows = self._others.rows[some.numpy()]
+        held = [torch.ones(n, parties, dtype=torch.bool), self._held(fed, rows)]
+        labels = [y, self._other_labels[some]]
+        asked = {}
+        for k, (name, here) in enumerate(zip(self.peers_, held[1].T, strict=False)):
+            shared = len(fed.alignment.pairs[name])
+            others = fed.alignment.report.people[name] - shared
+            count = n if others else 0
+            theirs = shared + torch.randint(max(1, others), (count,), generator=draw)
+            where = fed.positions(name, rows[here.numpy()])
+            asked[name] = torch.cat([positions[name], where, theirs])
+            only = torch.zeros(count, parties, dtype=torch.bool)
+            only[:, k] = True
+            held.append(only)
+            labels.append(torch.full((count,), UNKNOWN))
+        own_rows = torch.cat([own, torch.from_numpy(rows)])
+        return asked, own_rows, torch.cat(held), torch.cat(labels)
+
+    def _held(self, fed: Federation, rows: Rows) -> Tensor:
+        """Which parties with columns hold the active party's people, itself last."""
+        held = torch.from_numpy(fed.alignment.holders[rows])
+        if self.own_ is None:
+            return held
+        return torch.cat([held, torch.ones(len(held), 1, dtype=torch.bool)], 1)
+
+    def _loss(
+        self, views: list[Tensor], held: Tensor, labels: Tensor, whole: int
+    ) -> tuple[Tensor, Tensor]:
+        """The loss, and its part L_AB; the first ``whole`` people are held by all."""
+        us, cs = zip(*(view.chunk(2, 1) for view in views), strict=True)
+        full = self._complete(us, cs, held, whole)
+        joint = self.top_(full)
+        singles = self._classifiers.each(full)
+        agreed = self._agreed(joint.detach(), [s.detach() for s in singles])
+        known = labels != UNKNOWN
+        before = self.kept_[-1]
+        self.kept_[-1] = KeptInEpoch(
+            before.kept + int((agreed[~known] != UNKNOWN).sum()), before.of + int((~known).sum())
+        )
+        target = torch.where(known, labels, agreed)
+        counts = target != UNKNOWN
+        supervised = self.objective_.loss(joint[counts], target[counts])
+        loss = supervised
+        for single, here in zip(singles, held.T, strict=True):
+            loss = loss + self.objective_.loss(single[known & here], labels[known & here])
+        pairs = list(combinations([c[:whole] for c in cs], 2))
+        alike = torch.stack([F.mse_loss(one, other) for one, other in pairs]).mean()
+        loss = loss + self.common_weight * alike
+        if whole > 1:
+            for j, view in enumerate(views):
+                estimate = self._estimate_known(us, cs, held, whole, j)
+                loss = loss + self.estimate_weight * F.mse_loss(estimate, view[:whole])
+        for u, c, here in zip(us, cs, held.T, strict=True):
+            apart = torch.linalg.matrix_norm(u[here] @ c[here].T) / here.sum()
+            loss = loss + self.apart_weight * apart
+        return loss, supervised.detach()
+
+    def _complete(
+        self, us: Sequence[Tensor], cs: Sequence[Tensor], held: Tensor, whole: int
+    ) -> list[Tensor]:
+        """[u; c] of every party for everybody, estimated where it holds nothing."""
+        full_u, full_c = list(us), list(cs)
+        for pattern in torch.unique(held[whole:], dim=0):
+            asking = ((held == pattern).all(1)).nonzero()[:, 0]
+            present = pattern.nonzero()[:, 0].tolist()
+            for j in (~pattern).nonzero()[:, 0].tolist():
+                u, c = self._estimate(us, cs, asking, present, whole, j, cs[j][held[:, j]], None)
+                full_u[j] = full_u[j].index_copy(0, asking, u)
+                full_c[j] = full_c[j].index_copy(0, asking, c)
+        return [torch.cat(pair, 1) for pair in zip(full_u, full_c, strict=True)]
+
+    def _estimate_known(
+        self, us: Sequence[Tensor], cs: Sequence[Tensor], held: Tensor, whole: int, j: int
+    ) -> Tensor:
+        """Party j's [u; c] of the people whom all hold, as if it did not hold them."""
+        asking = torch.arange(whole)
+        present = [k for k in range(len(us)) if k != j]
+        # Those held by all come first, so a person's own place among j's rows is its number.
+        block = cs[j][held[:, j]]
+        return torch.cat(self._estimate(us, cs, asking, present, whole, j, block, asking), 1)
+
+    def _estimate(
+        self,
+        us: Sequence[Tensor],
+        cs: Sequence[Tensor],
+        asking: Tensor,
+        present: list[int],
+        whole: int,
+        j: int,
+        block: Tensor,
+        but: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """û_j = Att(u, U_aligned, U^j_aligned) and ĉ_j = Att(c, C^j, C^j) for people ``asking``."""
+        side_by_side = torch.cat([us[k] for k in present], 1)
+        u = attend(
+            side_by_side[asking],
+            side_by_side[:whole],
+            us[j][:whole],
+            temperature=self.temperature,
+            but=but,
+        )
+        common = torch.stack([cs[k][asking] for k in present]).mean(0)
+        c = attend(common, block, block, temperature=self.temperature, but=but)
+        return u, c
+
+    def _agreed(self, joint: Tensor, singles: list[Tensor]) -> Tensor:
+        """The class (n,) that all classifiers name with enough confidence, or -1."""
+        sure, says = joint.softmax(1).max(1)
+        kept = sure > self.joint_threshold
+        for single in singles:
+            sure, also = single.softmax(1).max(1)
+            kept &= (also == says) & (sure > self.single_threshold)
+        return torch.where(kept, says, torch.tensor(UNKNOWN))
+
+    # -- predicting and keeping ----------------------------------------------------------------
+
+    def _logits(self, fed: Federation, rows: Rows) -> Tensor:
+        held = self._held(fed, rows)
+        whole = held.all(1)
+        if bool(whole.all()):
+            return super()._logits(fed, rows)
+        out = torch.empty(len(rows), self.objective_.outputs)
+        if bool(whole.any()):
+            out[whole] = super()._logits(fed, rows[whole.numpy()])
+        out[~whole] = self._without_some(fed, rows[~whole.numpy()], held[~whole])
+        return out
+
+    def _without_some(self, fed: Federation, rows: Rows, held: Tensor) -> Tensor:
+        """Logarithms of the mean probabilities by the single-view classifiers of the holders."""
+        nowhere = int((~held.any(1)).sum())
+        if nowhere:
+            raise AlignmentError(f"{nowhere:,} people are held by no party with columns")
+        total = torch.zeros(len(rows), self.objective_.outputs)
+        for k, here in enumerate(held.T):
+            some = rows[here.numpy()]
+            view = self._view(fed, k, some)
+            with torch.no_grad():
+                total[here] += self._classifiers.singles[k](view).softmax(1)
+        return (total / held.sum(1, keepdim=True)).log()
+
+    def _view(self, fed: Federation, k: int, rows: Rows) -> Tensor:
+        """[u; c] of party k for people whom it holds."""
+        if k == len(self.peers_):
+            assert self.own_ is not None
+            return self.own_.embed(torch.from_numpy(rows))
+        name, peer = list(self.peers_.items())[k]
+        parts = [
+            self._expect(name, peer.ask(BottomSide.embed, where), len(where))
+            for where in fed.positions(name, rows).tensor_split(
+                list(range(CHUNK, len(rows), CHUNK))
+            )
+            if len(where)
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, self.widths_[name])
+
+    @property
+    def _classifiers(self) -> CrossViewClassifiers:
+        assert isinstance(self.top_, CrossViewClassifiers)
+        return self.top_
+
+    def _state(self, stopping: EarlyStopping) -> State:
+        state = super()._state(stopping)
+        return State(state.tensors, {**state.meta, "kept": [list(kept) for kept in self.kept_]})
+
+    def _take(self, state: State, seed: int) -> None:
+        super()._take(state, seed)
+        self.kept_ = [KeptInEpoch(*kept) for kept in state.meta["kept"]]
+
+
+class CrossViewClassifiers(nn.Module):
+    """f over all parties' [u; c] side by side, and an f_k over each party's alone."""
+
+    def __init__(self, widths: Sequence[int], hidden: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        self.joint = mlp(sum(widths), hidden, outputs)
+        self.singles = nn.ModuleList(nn.Linear(width, outputs) for width in widths)
+
+    def forward(self, cuts: list[Tensor]) -> Tensor:
+        """The joint classifier's logits (n, outputs)."""
+        out: Tensor = self.joint(torch.cat(cuts, 1))
+        return out
+
+    def each(self, cuts: list[Tensor]) -> list[Tensor]:
+        """Every party's classifier's logits."""
+        return [single(cut) for single, cut in zip(self.singles, cuts, strict=True)]
