@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from interlace.errors import JobError
-from interlace.job.spec import Job, read_job, write_job
+from interlace.job.spec import Job, read_job, shown, write_job
 
 JOB = """
 name: insurance
@@ -72,6 +72,18 @@ def test_addresses_are_not_paths(folder: Path) -> None:
     text = JOB.replace("insurer.csv", "'duckdb:///data.db?table=t'")
     (folder / "job.yaml").write_text(text)
     assert read_job(folder / "job.yaml").parties["insurer"].table == "duckdb:///data.db?table=t"
+
+
+def test_a_job_that_others_see_shows_no_query_and_no_folder() -> None:
+    tables = {
+        "a": "/home/ann/a.csv",
+        "b": "sql:SELECT 'secret'",
+        "c": "duckdb:/d/c.db?query=secret",
+    }
+    parties = {name: {"table": table} for name, table in tables.items()}
+    page = shown(Job.model_validate({"name": "x", "parties": parties}))
+    seen = {name: party["table"] for name, party in yaml.safe_load(page)["parties"].items()}
+    assert seen == {"a": "a.csv", "b": "sql:...", "c": "c.db"}
 
 
 def test_methods_can_be_given_by_name_alone() -> None:

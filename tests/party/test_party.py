@@ -59,6 +59,13 @@ def test_names_that_cannot_be(name: str) -> None:
         Party(name, COLUMNS)
 
 
+def test_errors_do_not_repeat_a_query() -> None:
+    pytest.importorskip("duckdb")
+    with pytest.raises(DataError, match=r"file 'sql:\.\.\.', column 'id': 1 of 2 rows") as raised:
+        Party("bank", "sql:SELECT 1 AS id, 'secret' AS x UNION ALL SELECT 1, 'secret'")
+    assert "secret" not in str(raised.value)
+
+
 def test_another_table_of_the_same_party() -> None:
     party = Party("bank", COLUMNS, label="y")
     new = party.with_table({"id": ["d"], "x": [9.0]})

@@ -84,6 +84,17 @@ def read_table(
     return frame
 
 
+def source_name(source: Any) -> str | None:
+    """What errors and reports call a source, if it has a name: never a query, which may hold
+    people's values or a password."""
+    if not isinstance(source, str | Path):
+        return None
+    name = str(source)
+    if name.startswith("sql:"):
+        return "sql:..."
+    return name.partition("?")[0] if name.startswith("duckdb:") else name
+
+
 def missing_column(
     name: str,
     there: Sequence[str],

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from interlace.boundary import Policy
 from interlace.data.ids import IdRule
+from interlace.data.tables import source_name
 from interlace.errors import JobError
 
 
@@ -191,11 +192,11 @@ def write_job(job: Job, path: Path) -> None:
 
 
 def shown(job: Job) -> str:
-    """The job as YAML for a page that others may see: tables by their file's name alone."""
+    """The job as YAML for a page that others may see: tables by their file's name alone,
+    queries not at all."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     for entry in data["parties"].values():
-        if not entry["table"].startswith(("sql:", "duckdb:")):
-            entry["table"] = Path(entry["table"]).name
+        entry["table"] = Path(source_name(entry["table"]) or "").name
     return _yaml(data)
 
 

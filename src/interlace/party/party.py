@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from interlace.boundary import Boundary, Ledger, Message, Policy
 from interlace.data.ids import IdRule, Keys, make_keys, no_keys
-from interlace.data.tables import read_table
+from interlace.data.tables import read_table, source_name
 from interlace.errors import (
     AlignmentError,
     DataError,
@@ -93,7 +93,7 @@ class Party:
         self._read(table)
 
     def _read(self, table: Any) -> None:
-        self.file = str(table) if isinstance(table, str | Path) else None
+        self.file = source_name(table)
         if table is None:
             raw = pl.DataFrame()
             self.labels_columns = []
