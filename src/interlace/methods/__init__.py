@@ -8,6 +8,8 @@ from interlace.methods.vertical import (
     FedOnce,
     PrivilegedDistillation,
     SplitVFL,
+    SSVFLCollaborative,
+    SSVFLIndependent,
     VFedTrans,
 )
 
@@ -20,6 +22,8 @@ __all__ = [
     "Method",
     "Pooled",
     "PrivilegedDistillation",
+    "SSVFLCollaborative",
+    "SSVFLIndependent",
     "SplitVFL",
     "VFedTrans",
     "WithFallback",

@@ -18,6 +18,8 @@ from interlace.methods.vertical import (
     FedOnce,
     PrivilegedDistillation,
     SplitVFL,
+    SSVFLCollaborative,
+    SSVFLIndependent,
     VFedTrans,
 )
 from interlace.models import BottomSpec, Optimisation
@@ -55,6 +57,20 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "Each partner learns a representation of its own rows without a label and sends it once; "
         "no gradient ever comes back.",
+    ),
+    "ss_vfl_i": Entry(
+        SSVFLIndependent,
+        "SS-VFL-I",
+        "method",
+        "Each party trains its bottom model on its own rows by contrast, without a label; "
+        "embeddings travel once and a top model is fitted on them.",
+    ),
+    "ss_vfl_c": Entry(
+        SSVFLCollaborative,
+        "SS-VFL-C",
+        "method",
+        "Split learning on the shared people, from bottom models that each party has trained on "
+        "its own rows by contrast.",
     ),
     "vfedtrans": Entry(
         VFedTrans,

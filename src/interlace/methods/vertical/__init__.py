@@ -3,12 +3,15 @@
 from interlace.methods.vertical.distillation import APCVFL, PrivilegedDistillation, VFedTrans
 from interlace.methods.vertical.fed_once import FedOnce
 from interlace.methods.vertical.split import AggVFL, SplitVFL
+from interlace.methods.vertical.ss_vfl import SSVFLCollaborative, SSVFLIndependent
 
 __all__ = [
     "APCVFL",
     "AggVFL",
     "FedOnce",
     "PrivilegedDistillation",
+    "SSVFLCollaborative",
+    "SSVFLIndependent",
     "SplitVFL",
     "VFedTrans",
 ]

@@ -50,6 +50,7 @@ from interlace.methods.vertical.pretrained import (
     OnViews,
     PretrainedSide,
     Pretraining,
+    learn_alone,
     scale_of,
     to_learn_from,
 )
@@ -252,7 +253,6 @@ class _FromRepresentations(Distilled):
     def _learn_apart(self, fed: Federation, rows: Rows) -> list[Tensor]:
         """Embeddings of shared people by every party, each trained alone; the own ones last."""
         settings = BottomSettings(bottom=self.bottom, optimisation=self.optimisation, seed=fed.seed)
-        pretraining = self._pretraining()
         peers = fed.open(self.protocol, self.side)
         for name, peer in peers.items():
             held_out = torch.from_numpy(fed.alignment.position(name)[fed.held_out])
@@ -260,13 +260,11 @@ class _FromRepresentations(Distilled):
                 BottomSide.begin, held_out[held_out >= 0], settings.model_dump(mode="json")
             )
             self.widths_[name] = int(answer["width"])
-            peer.ask(PretrainedSide.pretrain, pretraining.model_dump(mode="json"))
+        own = Bottom.fit(fed.active, settings, to_learn_from(fed).numpy())
+        learn_alone(fed, peers, own, self._pretraining())
         fed.active.boundary.round += 1
         views = self._views(fed, rows, peers)
         self.widths_.clear()  # the model that is learnt here asks nobody
-        mine = to_learn_from(fed)
-        own = Bottom.fit(fed.active, settings, mine.numpy())
-        pretraining.learn(own, mine)
         return [*views, own.embed(torch.from_numpy(rows))]
 
     def _imitate(self, fed: Federation, encoder: nn.Module, lesson: Tensor) -> None:

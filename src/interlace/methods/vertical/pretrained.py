@@ -242,14 +242,6 @@ class SentOnce(OnViews):
     def _pretraining(self) -> Pretraining:
         """How the parties learn alone."""
 
-    def _learn_alone(self, fed: Federation) -> None:
-        """Have every party train its bottom model on its own rows."""
-        pretraining = self._pretraining()
-        for peer in self.peers_.values():
-            peer.ask(PretrainedSide.pretrain, pretraining.model_dump(mode="json"))
-        if self.own_ is not None and not self.own_learns:
-            pretraining.learn(self.own_, to_learn_from(fed))
-
     def fit(
         self,
         federation: Federation,
@@ -266,7 +258,8 @@ class SentOnce(OnViews):
         self._start(fed)
         done = self._resume(fed, checkpoint, EarlyStopping(None)) if checkpoint else 0
         if not done:
-            self._learn_alone(fed)
+            own = None if self.own_learns else self.own_
+            learn_alone(fed, self.peers_, own, self._pretraining())
             fed.active.boundary.round += 1
             self.received_ = self._views(fed, fed.rows, self.peers_)
             if checkpoint:
@@ -360,6 +353,16 @@ def known_to_partners(federation: Federation) -> Federation:
             "at least two are needed to learn from"
         )
     return people
+
+
+def learn_alone(
+    fed: Federation, peers: Mapping[str, Peer], own: Bottom | None, pretraining: Pretraining
+) -> None:
+    """Have every partner train its bottom model on its own rows, and train ``own`` likewise."""
+    for peer in peers.values():
+        peer.ask(PretrainedSide.pretrain, pretraining.model_dump(mode="json"))
+    if own is not None:
+        pretraining.learn(own, to_learn_from(fed))
 
 
 def to_learn_from(fed: Federation) -> Tensor:
