@@ -849,8 +849,14 @@ def _blocks(numbers: Integers, degree: int) -> Integers:
 
 
 def _drop(ring: Ring, words: Integers) -> None:
-    """Reduce, and round the low bits that do not travel away."""
-    words[0] += 1 << DROPPED >> 1
+    """Reduce, and round the low bits that do not travel away.
+
+    Up or down at random, so that the error's mean is zero: rounding to the nearest would be off by
+    a half on average, and that adds up over the rows.
+    """
+    words[0] += random_words(words[0].size).view(np.int64).reshape(words[0].shape) & (
+        (1 << DROPPED) - 1
+    )
     ring.reduce(words)
     words[0] &= -(1 << DROPPED)
 
