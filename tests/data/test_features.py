@@ -228,6 +228,14 @@ def refused(frame: pl.DataFrame | dict[str, Any], said: str, **options: Any) -> 
     return caught.value
 
 
+def test_an_error_about_the_type_does_not_name_its_categories() -> None:
+    plan = fit({"a": [1.0, 2.0, 3.0]})
+    levels = pl.DataFrame({"a": pl.Series(["secret"], dtype=pl.Enum(["secret", "none"]))})
+    with pytest.raises(DataError, match=r"none of its values \(Enum\)") as caught:
+        plan.transform(levels)
+    assert "secret" not in str(caught.value)
+
+
 def test_faults_are_named() -> None:
     refused({"a": [1, 1], "b": [None, None]}, "none of its 2 columns")
     refused({"a": [1, 2]}, "no training row", rows=[])

@@ -160,3 +160,10 @@ def test_a_saved_plan_that_is_none_is_refused_without_its_text() -> None:
     with pytest.raises(DataError) as caught:
         LabelPlan.from_json('{"classes": ["secret"]}')
     assert "secret" not in str(caught.value)
+
+
+def test_an_error_about_the_type_does_not_name_its_categories() -> None:
+    diagnosis = pl.Series("y", ["secret", "none"], dtype=pl.Enum(["secret", "none"]))
+    with pytest.raises(DataError, match="type Enum cannot pose a regression") as caught:
+        LabelPlan.fit(diagnosis, party="clinic", task="regression")
+    assert "secret" not in str(caught.value)

@@ -207,7 +207,7 @@ def fit_column(
     if dtype == pl.String:
         return _fit_text(series)
     raise DataError(
-        f"a column of type {dtype} cannot be a feature",
+        f"a column of type {dtype.base_type()} cannot be a feature",
         party=party,
         file=file,
         column=series.name,

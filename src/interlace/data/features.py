@@ -189,7 +189,8 @@ class FeaturePlan(BaseModel):
 
     def _changed(self, series: pl.Series) -> DataError:
         return DataError(
-            f"none of its values ({series.dtype}) can be read as what it was in training",
+            f"none of its values ({series.dtype.base_type()}) can be read as what it was in "
+            "training",
             party=self.party,
             column=series.name,
             way_out="Give the column in the form that it had in the training table.",

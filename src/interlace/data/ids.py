@@ -183,7 +183,7 @@ def _as_text(series: pl.Series, party: str, file: str | None) -> pl.Series:
         text = series.cast(pl.String)
     else:
         raise DataError(
-            f"a column of type {dtype} cannot name people",
+            f"a column of type {dtype.base_type()} cannot name people",
             party=party,
             file=file,
             column=series.name,

@@ -274,7 +274,7 @@ class _Label:
     def unfit(self, task: str) -> DataError:
         what = "be a label" if task == "auto" else f"pose a {task} task"
         return self.error(
-            f"a column of type {self.series.dtype} cannot {what}",
+            f"a column of type {self.series.dtype.base_type()} cannot {what}",
             "Classes are text, whole numbers or booleans; a regression needs numbers; "
             "multi-label needs lists.",
         )

@@ -128,7 +128,7 @@ def describe_label(party: Party, rows: Index) -> dict[str, Any]:
             )
         return {"type": "classes", "classes": found}
     raise DataError(
-        f"a label of type {series.dtype} cannot be learnt horizontally",
+        f"a label of type {series.dtype.base_type()} cannot be learnt horizontally",
         party=party.name,
         column=party.labels_columns[0],
         way_out="Classes are text, whole numbers or booleans; a regression needs numbers",
