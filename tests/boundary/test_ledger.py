@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,29 @@ def test_an_existing_ledger_is_continued(file: Path) -> None:
     assert len(list(again.entries())) == 7
 
 
+def test_what_waits_is_written_when_the_ledger_goes(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger(path)
+    fill(ledger, 3)
+    assert not list(Ledger(path).entries()), "they wait in memory"
+    del ledger
+    gc.collect()
+    assert len(list(Ledger(path).entries())) == 3
+
+
+def test_two_that_write_to_one_ledger_make_one_chain(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    run, prediction = Ledger(path), Ledger(path)
+    for ledger in (run, prediction, run):
+        fill(ledger, 2)
+        ledger.flush()
+    assert len(list(Ledger(path).entries())) == 6
+    assert [each.verify() for each in (run, prediction, Ledger(path))] == [None] * 3
+    change(path, "DELETE FROM ledger WHERE row > 3")
+    fill(run, 1)
+    assert run.verify() == 4, "what was cut off before the next row shows"
+
+
 def test_rows_are_written_in_batches_and_none_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +186,9 @@ class FullDisk:
 
     def __exit__(self, *error: Any) -> Any:
         return self.inner.__exit__(*error)
+
+    def execute(self, *statement: Any) -> Any:
+        return self.inner.execute(*statement)
 
     def executemany(self, statement: str, rows: list[Any]) -> None:
         self.inner.executemany(statement, rows[: self.rows])

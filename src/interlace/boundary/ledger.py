@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -87,18 +88,20 @@ class Ledger:
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path or ":memory:")
+            # The collector may close a ledger in any thread; SQLite itself does not mind.
+            self._db = sqlite3.connect(path or ":memory:", check_same_thread=False)
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS ledger "
                 f"(row INTEGER PRIMARY KEY, {_COLUMNS}, hash TEXT)"
             )
-            last = self._db.execute("SELECT hash FROM ledger ORDER BY row DESC LIMIT 1").fetchone()
+            self._head = _end(self._db, GENESIS)
         except (OSError, sqlite3.Error) as e:
             raise InterlaceError(
                 f"the ledger {path} cannot be opened ({e}); choose another run folder"
             ) from e
-        self._head: str = last[0] if last else GENESIS
         self._waiting: list[Entry] = []
+        # What waits when the ledger, or the program, comes to its end is written then.
+        weakref.finalize(self, _append, self._db, self._waiting, GENESIS)
 
     def record(self, direction: Direction, message: Message, part: Part, guard: str) -> None:
         """Note one value of a message (its numbers are not kept)."""
@@ -141,24 +144,13 @@ class Ledger:
         Raises:
             InterlaceError: the file cannot be written (a full disk, say); the rows stay in memory.
         """
-        if not self._waiting:
-            return
-        rows, head = [], self._head
-        for entry in self._waiting:
-            head = _chain(head, entry)
-            rows.append((*entry, head))
-        marks = ",".join("?" * (len(Entry._fields) + 1))
-        names = ",".join((*Entry._fields, "hash"))
         try:
-            with self._db:
-                self._db.executemany(f"INSERT INTO ledger ({names}) VALUES ({marks})", rows)
+            self._head = _append(self._db, self._waiting, self._head)
         except sqlite3.Error as e:
             raise InterlaceError(
                 f"the ledger {self.path} cannot be written ({e}); nothing recorded so far is lost. "
                 "Free some space or choose another run folder, then resume"
             ) from e
-        self._head = head
-        self._waiting.clear()
 
     @property
     def head(self) -> str:
@@ -225,7 +217,8 @@ class Ledger:
             ones are missing), or ``None``.
         """
         self.flush()
-        found, expected, kept = GENESIS, 0, head in (None, GENESIS)
+        found, expected = GENESIS, 0
+        due = {h for h in (head, self._head) if h not in (None, GENESIS)}
         names = ",".join(("row", *Entry._fields, "hash"))
         for expected, (number, *fields, stored) in enumerate(
             self._db.execute(f"SELECT {names} FROM ledger ORDER BY row"), start=1
@@ -233,13 +226,49 @@ class Ledger:
             found = _chain(found, Entry(*fields))
             if found != stored or number != expected:
                 return expected
-            kept = kept or found == head
-        return None if kept and found == self._head else expected + 1
+            due.discard(found)
+        return expected + 1 if due else None
 
     def close(self) -> None:
         """Write what waits and close the file."""
         self.flush()
         self._db.close()
+
+
+def _append(db: sqlite3.Connection, waiting: list[Entry], head: str) -> str:
+    """Write what waits, chained to the file's last row; the list is empty then.
+
+    Args:
+        db: The file.
+        waiting: Rows without their hashes.
+        head: Where the chain ended when it was last looked at.
+
+    Returns:
+        Where it ends now.
+    """
+    if not waiting:
+        return head
+    marks = ",".join("?" * (len(Entry._fields) + 1))
+    names = ",".join((*Entry._fields, "hash"))
+    with db:
+        db.execute("BEGIN IMMEDIATE")  # nobody else writes between the look and the rows
+        head, rows = _end(db, head), []
+        for entry in waiting:
+            head = _chain(head, entry)
+            rows.append((*entry, head))
+        db.executemany(f"INSERT INTO ledger ({names}) VALUES ({marks})", rows)
+    waiting.clear()
+    return head
+
+
+def _end(db: sqlite3.Connection, head: str) -> str:
+    """Hash of the last row, which another program may have written; but ``head`` itself if that is
+    no longer there, so that rows cut off before it show."""
+    last = db.execute("SELECT hash FROM ledger ORDER BY row DESC LIMIT 1").fetchone()
+    if last is None or last[0] == head:
+        return head
+    there = db.execute("SELECT 1 FROM ledger WHERE hash = ?", (head,)).fetchone()
+    return str(last[0]) if there or head == GENESIS else head
 
 
 def _chain(head: str, entry: Entry) -> str:
