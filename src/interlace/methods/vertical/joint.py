@@ -74,6 +74,10 @@ class JointModel(Method):
     def _bottom_spec(self, outputs: int) -> BottomSpec:
         return self.bottom
 
+    def _objective(self, fed: Federation) -> Objective:
+        """The loss of the view that is trained on."""
+        return Objective.fit(fed.label_plan, fed.y, self.class_weight, fed.active.name)
+
     def _open(self, federation: Federation) -> dict[str, Peer]:
         """The partners it talks to."""
         return federation.open(self.protocol, self.side)
@@ -83,7 +87,7 @@ class JointModel(Method):
     def _start(self, fed: Federation) -> None:
         """Agree with every partner on the bottom models, and build the active party's own parts."""
         self.label_plan_ = fed.label_plan
-        self.objective_ = Objective.fit(fed.label_plan, fed.y, self.class_weight, fed.active.name)
+        self.objective_ = self._objective(fed)
         settings = BottomSettings(
             bottom=self._bottom_spec(self.objective_.outputs),
             optimisation=self.optimisation,

@@ -128,7 +128,24 @@ class PretrainedSide(BottomSide):
         self.pretraining.model_validate(settings).learn(self.bottom, self.rows)
 
 
-class OnViews(JointModel):
+class SomeViews(JointModel):
+    """A joint model for people of whom some parties may have no view."""
+
+    def _views(self, fed: Federation, rows: Rows, peers: Mapping[str, Peer]) -> list[Tensor]:
+        """Each partner's embeddings (n, d_k) of the people whom it holds; NaN for the others."""
+        views = []
+        for name, peer in peers.items():
+            where = torch.from_numpy(fed.alignment.position(name)[rows])
+            held = where >= 0
+            view = torch.full((len(rows), self.widths_[name]), torch.nan)
+            if bool(held.any()):
+                h = peer.ask(BottomSide.embed, where[held])
+                view[held] = self._expect(name, h, int(held.sum()))
+            views.append(view)
+        return views
+
+
+class OnViews(SomeViews):
     """A top model over embeddings that stay as they are and, it may be, an own bottom model that
     learns with it."""
 
@@ -145,19 +162,6 @@ class OnViews(JointModel):
     def _loss(self, logits: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """The mean loss of some people; ``rows`` are theirs at the active party."""
         return self.objective_.loss(logits, y)
-
-    def _views(self, fed: Federation, rows: Rows, peers: Mapping[str, Peer]) -> list[Tensor]:
-        """Each partner's embeddings (n, d_k) of the people whom it holds; NaN for the others."""
-        views = []
-        for name, peer in peers.items():
-            where = torch.from_numpy(fed.alignment.position(name)[rows])
-            held = where >= 0
-            view = torch.full((len(rows), self.widths_[name]), torch.nan)
-            if bool(held.any()):
-                h = peer.ask(BottomSide.embed, where[held])
-                view[held] = self._expect(name, h, int(held.sum()))
-            views.append(view)
-        return views
 
     def _fit_top(
         self,
