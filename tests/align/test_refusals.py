@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from interlace.align import align, multi
+from interlace.align import align, dh, multi
 from interlace.align.base_ot import Offerer
+from interlace.align.curve import hash_to_curve
 from interlace.align.dh import DhSide
+from interlace.align.exchange import to_send
 from interlace.align.kkrt import KkrtSide
 from interlace.align.multi import CommonSide
 from interlace.engines import InProcess
@@ -122,6 +124,11 @@ def test_what_diffie_hellman_refuses(parties: Make) -> None:
     for value in bad:
         with pytest.raises(Refused):
             peer.ask(DhSide.reblind, value)
+    guesses = to_send(dh._joined(hash_to_curve(id.encode() for id in MINE)))
+    assert peer.ask(DhSide.reblind, guesses[:15]).shape == (15, 32)
+    with pytest.raises(Refused, match="more blinded ids came than the 20 announced"):
+        peer.ask(DhSide.reblind, guesses[:6])
+    assert peer.ask(DhSide.reblind, guesses[:5]).shape == (5, 32)
     for start in (35, -1, "0", None):
         with pytest.raises(Refused, match="start"):
             peer.ask(DhSide.tokens, {"start": start})

@@ -71,7 +71,7 @@ class DhSide(PassiveSide):
 
     def forget_people(self) -> None:
         """Drop the secret order and the key; the next ``begin`` draws new ones."""
-        self._theirs = 0
+        self._theirs = self._blinded = 0
         self._key = _Key(b"", {})
         self._order: Rows = np.empty(0, np.int64)
 
@@ -82,7 +82,7 @@ class DhSide(PassiveSide):
         ids = self.party.keys.values
         self._key = _Key.of(self.party)
         self._order = random_order(len(ids))
-        self._theirs = theirs
+        self._theirs, self._blinded = theirs, 0
         return {"ids": len(ids)}
 
     @operation
@@ -91,7 +91,11 @@ class DhSide(PassiveSide):
         came = received(points, None, curve.POINT_BYTES, what="blinded ids")
         if not self._key.scalar or not 0 < len(came) <= CHUNK:
             raise Refused(f"{len(came):,} blinded ids came; 1 to {CHUNK:,} were due")
+        # Each point is a guess at who is here, so no more are taken than were announced.
+        if self._blinded + len(came) > self._theirs:
+            raise Refused(f"more blinded ids came than the {self._theirs:,} announced")
         curve.refuse_twist(_split(came))
+        self._blinded += len(came)
         with ThreadPoolExecutor(cores()) as pool:
             return to_send(finish(start(pool, partial(_multiply, self._key.scalar), came)))
 
