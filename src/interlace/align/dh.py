@@ -95,9 +95,10 @@ class DhSide(PassiveSide):
         if self._blinded + len(came) > self._theirs:
             raise Refused(f"more blinded ids came than the {self._theirs:,} announced")
         curve.refuse_twist(_split(came))
-        self._blinded += len(came)
         with ThreadPoolExecutor(cores()) as pool:
-            return to_send(finish(start(pool, partial(_multiply, self._key.scalar), came)))
+            again = finish(start(pool, partial(_multiply, self._key.scalar), came))
+        self._blinded += len(came)
+        return to_send(again)
 
     @operation
     def tokens(self, which: Control) -> BlindedIds:
