@@ -17,7 +17,7 @@ from interlace.align.exchange import to_send
 from interlace.align.kkrt import KkrtSide
 from interlace.align.multi import CommonSide
 from interlace.engines import InProcess
-from interlace.errors import Refused
+from interlace.errors import AlignmentError, Refused
 from interlace.party import Party, PassiveSide, Peer
 
 Make = Callable[..., list[Party]]
@@ -49,6 +49,10 @@ def too_many(value: dict[str, Any]) -> dict[str, Any]:
     return {"ids": 2**40}
 
 
+def nobody(_value: object) -> dict[str, Any]:
+    return {"ids": 0}
+
+
 def negative(value: dict[str, Any]) -> dict[str, Any]:
     return {"ids": -1}
 
@@ -60,10 +64,10 @@ def true(value: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("protocol", "operation", "change"),
     [
-        *(("dh", "begin", f) for f in (no_number, too_many, negative, true)),
+        *(("dh", "begin", f) for f in (no_number, too_many, nobody, negative, true)),
         *(("dh", "reblind", f) for f in (short, narrow, zeros, twisted)),
         *(("dh", "tokens", f) for f in (short, narrow)),
-        *(("kkrt", "begin", f) for f in (no_number, too_many)),
+        *(("kkrt", "begin", f) for f in (no_number, too_many, nobody)),
         *(("kkrt", "transfers", f) for f in (short, narrow, zeros, twisted)),
         *(("kkrt", "values", f) for f in (short, narrow)),
         *(("common", "transfers", f) for f in (short, zeros)),
@@ -115,7 +119,7 @@ def test_what_diffie_hellman_refuses(parties: Make) -> None:
     points = torch.zeros(3, 32, dtype=torch.uint8)
     with pytest.raises(Refused):  # before the greeting
         peer.ask(DhSide.reblind, points)
-    for hello in ({}, {"ids": -3}, {"ids": 2.5}):
+    for hello in ({}, {"ids": -3}, {"ids": 0}, {"ids": 2.5}):
         with pytest.raises(Refused, match="whole number"):
             peer.ask(DhSide.begin, hello)
     assert peer.ask(DhSide.begin, {"ids": 20}) == {"ids": 35}
@@ -213,3 +217,12 @@ def test_marks_of_people_that_the_party_does_not_have(
     with pytest.raises(Refused, match="does not have"):
         align(three[0], InProcess(three), ["p1", "p2"], reveal="common")
     assert not three[1].aligned
+
+
+@pytest.mark.parametrize("without", [0, 1])
+@pytest.mark.parametrize("protocol", ["dh", "kkrt"])
+def test_a_party_without_ids(parties: Make, without: int, protocol: Any) -> None:
+    some = parties(MINE, THEIRS)
+    some[without] = Party(some[without].name, {"x": [1.0, 2.0]}, id=None)
+    with pytest.raises(AlignmentError, match=f"party '{some[without].name}' has no ids"):
+        align(some[0], InProcess(some), ["p1"], protocol=protocol)

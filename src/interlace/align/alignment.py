@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from interlace.align import dh, kkrt, multi
-from interlace.align.exchange import Matched, Progress, Rows, random_order
+from interlace.align.exchange import Matched, Progress, Rows, ids_of, random_order
 from interlace.errors import AlignmentError, JobError
 from interlace.party import Engine, Party, PassiveSide, Peer
 
@@ -104,7 +104,7 @@ def align(
         progress: Called as the work goes on.
 
     Raises:
-        AlignmentError: fewer than two people are shared.
+        AlignmentError: fewer than two people are shared, or a party has no ids.
         JobError: Diffie-Hellman is asked for where only the common people may be revealed.
         Refused: a partner's answers are not as agreed.
     """
@@ -132,7 +132,7 @@ class _Conversation:
     ) -> None:
         self.active, self.engine, self.passive = active, engine, passive
         self.progress = progress
-        self.ids = active.keys.values
+        self.ids = ids_of(active)
         self.peers = {name: Peer(active, name, engine, _SESSION) for name in passive}
 
     def open(self, name: str, side: type[PassiveSide]) -> Peer:

@@ -44,6 +44,7 @@ from interlace.align.exchange import (
     Rows,
     cores,
     finish,
+    ids_of,
     keep_rows,
     matched_once,
     random_order,
@@ -78,8 +79,8 @@ class DhSide(PassiveSide):
     @operation
     def begin(self, hello: Control) -> Control:
         """Take the active party's number of ids; give the number of ids."""
-        theirs = whole_number(hello, "ids", MOST_IDS)
-        ids = self.party.keys.values
+        theirs = whole_number(hello, "ids", MOST_IDS, least=1)
+        ids = ids_of(self.party)
         self._key = _Key.of(self.party)
         self._order = random_order(len(ids))
         self._theirs, self._blinded = theirs, 0
@@ -256,4 +257,4 @@ def ask_size(peer: Peer, ids: int) -> int:
     Raises:
         Refused: its answer is no number of ids.
     """
-    return whole_number(peer.ask(DhSide.begin, {"ids": ids}), "ids", MOST_IDS)
+    return whole_number(peer.ask(DhSide.begin, {"ids": ids}), "ids", MOST_IDS, least=1)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interlace.align.hashing import Bytes
-from interlace.errors import Refused
+from interlace.errors import AlignmentError, Refused
 from interlace.party import Party
 
 Rows = NDArray[np.int64]
@@ -39,6 +39,20 @@ class Matched(NamedTuple):
     theirs: int
 
 
+def ids_of(party: Party) -> list[bytes]:
+    """The keys by which a party's people are matched.
+
+    Raises:
+        AlignmentError: it has none.
+    """
+    if not party.keys.values:
+        raise AlignmentError(
+            f"party '{party.name}' has no ids by which its people could be matched; "
+            "name its id column"
+        )
+    return party.keys.values
+
+
 def to_send(array: Bytes) -> Tensor:
     """A byte array as a tensor (copied if it cannot be written to, as torch wants it)."""
     return torch.from_numpy(np.require(array, np.uint8, ["C", "W"]))
@@ -59,15 +73,15 @@ def received(value: Tensor, *shape: int | None, what: str) -> Bytes:
     return value.contiguous().numpy()
 
 
-def whole_number(control: dict[str, Any], name: str, below: int) -> int:
-    """A number from 0 to ``below`` - 1 out of a received control value.
+def whole_number(control: dict[str, Any], name: str, below: int, *, least: int = 0) -> int:
+    """A number from ``least`` to ``below`` - 1 out of a received control value.
 
     Raises:
         Refused: there is none.
     """
     number = control.get(name)
-    if type(number) is not int or not 0 <= number < below:
-        raise Refused(f"'{name}' is not a whole number from 0 to {below - 1:,}")
+    if type(number) is not int or not least <= number < below:
+        raise Refused(f"'{name}' is not a whole number from {least} to {below - 1:,}")
     return number
 
 

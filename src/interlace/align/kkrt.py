@@ -34,6 +34,7 @@ from interlace.align.exchange import (
     Matched,
     Progress,
     Rows,
+    ids_of,
     keep_rows,
     matched_once,
     random_order,
@@ -65,7 +66,7 @@ class OprfSide(PassiveSide):
     @operation
     def begin(self, hello: Control) -> Control:
         """Take the active party's number of ids and session key; give the number of ids."""
-        theirs = whole_number(hello, "ids", MOST_IDS)
+        theirs = whole_number(hello, "ids", MOST_IDS, least=1)
         try:
             key = bytes.fromhex(hello["key"])
         except (KeyError, TypeError, ValueError):
@@ -74,7 +75,7 @@ class OprfSide(PassiveSide):
             raise Refused("the session key is not 16 bytes in hexadecimal")
         self.forget_people()
         self._theirs, self._session_key = theirs, key
-        return {"ids": len(self.party.keys.values)}
+        return {"ids": len(ids_of(self.party))}
 
     @operation
     def transfers(self, point: BlindedIds) -> BlindedIds:
@@ -170,7 +171,7 @@ def evaluate(peer: Peer, prepared: Prepared, progress: Progress) -> tuple[Bytes,
     placed = prepared.placed
     n, bins = len(placed.which), len(placed.table)
     begun = peer.ask(OprfSide.begin, {"ids": n, "key": prepared.key.hex()})
-    theirs = whole_number(begun, "ids", MOST_IDS)
+    theirs = whole_number(begun, "ids", MOST_IDS, least=1)
     offerer = base_ot.Offerer()
     point = to_send(np.frombuffer(offerer.point, np.uint8))
     answers = received(
