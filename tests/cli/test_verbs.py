@@ -280,8 +280,8 @@ def test_a_folder_without_a_run(call: Call, folder: Path, verb: list[str]) -> No
 def test_demo_runs_and_can_be_repeated(
     call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut, method = demo.case_of("clinics")
-    monkeypatch.setattr(demo, "case_of", lambda _case: (cut, {**method, "epochs": 1}))
+    cut, method, _ = demo.case_of("clinics")
+    monkeypatch.setattr(demo, "case_of", lambda _case: (cut, {**method, "epochs": 1}, 1))
     done = call("demo", "clinics")
     assert done.exit_code == 0, done.output
     home = folder / "interlace-demo" / "clinics"

@@ -35,9 +35,9 @@ def test_the_insurance_case_is_vertical() -> None:
     )
     assert found.kind == "vertical"
     vendor, insurer = found.parties
-    assert (vendor.shared, insurer.columns, insurer.label) == (3500, 42, "Purchase")
-    assert vendor.people + insurer.people - 3500 == 5822
-    assert vendor.unaligned == vendor.people - 3500
+    assert (vendor.shared, insurer.columns, insurer.label) == (4400, 42, "Purchase")
+    assert vendor.people + insurer.people - 4400 == 5822
+    assert vendor.unaligned == vendor.people - 4400
     assert found.same == ()
     assert found.recommendation.method == "split"
     assert f"{insurer.unaligned} more" in found.recommendation.reason

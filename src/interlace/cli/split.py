@@ -248,6 +248,7 @@ def write_parties(
     method: dict[str, Any],
     name: str = "",
     description: str = "",
+    seeds: int = 3,
     format: Literal["csv", "parquet"] = "csv",
 ) -> None:
     """Write each party's table and party file and, where one party has the label, the job.
@@ -278,6 +279,7 @@ def write_parties(
             "parties": {party: f"{party}.yaml" for party in cut.tables},
             "active": cut.label_party,
             "method": method,
+            "seeds": list(range(seeds)),
         }
     for file, fields in texts.items():
         text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)

@@ -9,7 +9,7 @@ from interlace.data.partition import Split, cut_people, split_vertical
 from interlace.errors import DataError
 
 
-def caravan(*, shared: int = 3_500, seed: int = 0) -> Split:
+def caravan(*, shared: int = 4_400, seed: int = 0) -> Split:
     """Who buys caravan insurance: a data vendor helps an insurer (ISLR's ``Caravan``).
 
     The ``vendor`` holds 43 socio-demographic columns, the ``insurer`` 42 columns of products owned
