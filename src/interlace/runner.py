@@ -23,6 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import interlace
+from interlace.align import SESSION
 from interlace.assess.utility import evaluate
 from interlace.errors import InterlaceError, JobError
 from interlace.federation import Federation
@@ -234,7 +235,7 @@ class _Run:
             trained_on=len(train.shared().labelled().rows),
             tested_on=len(test.rows),
             models=models,
-            flows=_flows(federation, None),
+            flows=_flows(federation, SESSION),  # the ledger may hold a fit that was stopped too
             seeds=self.job.seeds,
             job=shown(self.job),
             command=self.command,
@@ -338,7 +339,7 @@ def _party_result(party: Party, federation: Federation) -> PartyResult:
     )
 
 
-def _flows(federation: Federation, session: str | None) -> list[Flow]:
+def _flows(federation: Federation, session: str) -> list[Flow]:
     return [
         Flow(
             session=s.session,

@@ -105,6 +105,11 @@ def test_ctrl_c_says_how_to_go_on(call: Call, job: Path, whole: Found) -> None:
     done = call(*command[1].split())
     assert done.exit_code == 0, done.output
     assert _found(Path("run")) == whole
+    flows = [
+        (f.session, f.operation, f.kind, f.sender, f.receiver)
+        for f in Results.read(Path("run/results.json")).flows
+    ]
+    assert len(set(flows)) == len(flows), "nothing is counted twice"
 
 
 def test_ctrl_c_before_the_first_epoch_loses_nothing_either(

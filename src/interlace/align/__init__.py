@@ -1,7 +1,7 @@
 """Private set intersection: which people the parties share, without showing the others."""
 
-from interlace.align.alignment import Alignment, AlignmentReport, align
+from interlace.align.alignment import SESSION, Alignment, AlignmentReport, align
 from interlace.align.dh import cache_tokens
 from interlace.align.exchange import Progress
 
-__all__ = ["Alignment", "AlignmentReport", "Progress", "align", "cache_tokens"]
+__all__ = ["SESSION", "Alignment", "AlignmentReport", "Progress", "align", "cache_tokens"]

@@ -23,7 +23,8 @@ Reveal = Literal["pairs", "common"]
 DH_MOST = 100_000
 """Up to so many ids on either side ``auto`` takes Diffie-Hellman, above that KKRT."""
 
-_SESSION = "alignment"
+SESSION = "alignment"
+"""The conversation's name in every ledger."""
 
 
 class AlignmentReport(BaseModel):
@@ -133,10 +134,10 @@ class _Conversation:
         self.active, self.engine, self.passive = active, engine, passive
         self.progress = progress
         self.ids = ids_of(active)
-        self.peers = {name: Peer(active, name, engine, _SESSION) for name in passive}
+        self.peers = {name: Peer(active, name, engine, SESSION) for name in passive}
 
     def open(self, name: str, side: type[PassiveSide]) -> Peer:
-        self.engine.open(_SESSION, side, name, self.active.name)
+        self.engine.open(SESSION, side, name, self.active.name)
         return self.peers[name]
 
     def pairs(self, order: Rows, protocol: Protocol) -> Alignment:
