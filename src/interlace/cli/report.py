@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from interlace.cli.console import say, show
+from interlace.cli.console import say, show, table
 from interlace.errors import JobError
 
 if TYPE_CHECKING:
+    from interlace.boundary.ledger import Summary
     from interlace.job.results import Results
 
 
@@ -19,7 +21,7 @@ def report(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     open_it: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
     transcript: Annotated[
-        bool, typer.Option("--transcript", help="Print the whole conversation, from the ledger.")
+        bool, typer.Option("--transcript", help="Print the conversation, from the ledger.")
     ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check that no party's ledger was changed.")
@@ -29,13 +31,14 @@ def report(
 
         interlace report runs/caravan --open
 
-        interlace report runs/caravan --transcript | less
+        interlace report runs/caravan --transcript
 
         interlace report runs/caravan --verify
 
     What comes out: `report.html` in the run folder, made from `results.json`. With `--transcript`,
-    every message that passed, stretches that repeat standing once. With `--verify`, whether every
-    row of every ledger is as it was written; the exit code is 1 if one is not.
+    what passed between the active party and its partners, in order of first appearance, with
+    counts and bytes. With `--verify`, whether every row of every ledger is as it was written; the
+    exit code is 1 if one is not.
     """
     from interlace.job.results import Results
 
@@ -67,11 +70,33 @@ def _ledger(run: Path, party: str) -> Path:
 
 def _show_transcript(run: Path, results: Results) -> None:
     from interlace.boundary import Ledger
+    from interlace.report.words import count, size
 
     active = next(p.name for p in results.parties if p.active)
-    if not _ledger(run, active).exists():
+    path = _ledger(run, active)
+    if not path.exists():
         raise JobError(f"the ledger of party '{active}' is not in {run}")
-    typer.echo(Ledger(_ledger(run, active)).transcript())
+    same_as: dict[tuple[tuple[str, ...], ...], str] = {}
+    for session, found in groupby(Ledger(path).summary(), key=lambda s: s.session):
+        flows = list(found)
+        lines = tuple((f.sender, f.receiver, f.operation, f.kind, _form(f)) for f in flows)
+        if lines in same_as:
+            show(Text(f"{session}: as {same_as[lines]}"))
+            continue
+        same_as[lines] = session
+        made = table("from", "to", "asked", "kind", "form", "messages", "bytes", title=session)
+        for column in made.columns[1:5]:
+            column.justify = "left"
+        for f, line in zip(flows, lines, strict=True):
+            made.add_row(*line, count(f.messages), size(f.bytes_after))
+        show(made)
+
+
+def _form(flow: Summary) -> str:
+    """Number type and shape, in which n is the number of people, and the guards passed."""
+    _, *rest = flow.shape.split("×")
+    shape = "×".join(["n", *rest]) if flow.shape else ""
+    return " ".join(part for part in (flow.dtype, shape, flow.guard) if part)
 
 
 def _verify(run: Path, results: Results) -> bool:
