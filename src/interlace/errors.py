@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class InterlaceError(Exception):
-    """Base class. The message is safe to show to another party: it never holds a record's values."""
+    """Base class. The message is safe to show to another party: it holds no record's values."""
 
 
 class DataError(InterlaceError):
