@@ -304,7 +304,7 @@ def compared(job: Job) -> list[MethodChoice]:
         names = ["active_alone", "mean_imputation", "pooled"]
         if job.method.name not in ("split", "agg"):
             names.insert(1, "shared_only")
-        chosen = [MethodChoice(name=n) for n in names]
+        chosen = [MethodChoice(name=n) for n in names if n != job.method.name]
     return [
         MethodChoice(name=c.name, **{**accepted(c.name, job.method.settings), **c.settings})
         for c in chosen

@@ -9,6 +9,7 @@ import yaml
 
 from interlace.errors import JobError
 from interlace.job.spec import Job, read_job, shown, write_job
+from interlace.runner import compared
 
 JOB = """
 name: insurance
@@ -59,6 +60,8 @@ def test_a_job_is_written_as_it_was_read(folder: Path) -> None:
             JOB.replace("label: Purchase", "policy: {allow: [labels]}"),
             "no policy can allow labels",
         ),
+        (JOB + "compare: [{name: split, epochs: 9}]", "names 'split', which is there already"),
+        (JOB + "compare: [pooled, pooled]", "names 'pooled', which is there already"),
         (JOB.replace("label: Purchase", "policy: {guards: {embedding: [{clop: {}}]}}"), "clop"),
     ],
 )
@@ -90,3 +93,11 @@ def test_methods_can_be_given_by_name_alone() -> None:
     parties = {"a": {"table": "a.csv"}, "b": {"table": "b.csv"}}
     job = Job.model_validate({"name": "x", "parties": parties, "method": "agg"})
     assert (job.method.name, job.method.settings) == ("agg", {})
+
+
+def test_a_baseline_that_is_the_method_is_not_trained_twice() -> None:
+    parties = {"a": {"table": "a.csv"}, "b": {"table": "b.csv"}}
+    job = Job.model_validate({"name": "x", "parties": parties, "method": "pooled"})
+    names = [choice.name for choice in compared(job)]
+    assert "active_alone" in names
+    assert "pooled" not in names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -122,6 +122,15 @@ class Job(BaseModel):
         if len(set(seeds)) != len(seeds):
             raise ValueError("a seed stands there twice")
         return seeds
+
+    @model_validator(mode="after")
+    def _other_methods(self) -> Self:
+        names = [self.method.name]
+        names += [c.name for c in self.compare] if isinstance(self.compare, list) else []
+        for i, name in enumerate(names):
+            if name in names[:i]:  # models and ledgers are kept by method and seed
+                raise ValueError(f"`compare` names '{name}', which is there already")
+        return self
 
     @field_validator("parties")
     @classmethod
