@@ -59,6 +59,24 @@ def test_both_ways_count_the_same_bytes() -> None:
     assert counted[0] == counted[1]
 
 
+@pytest.mark.parametrize("field", ["sender", "session", "operation", "round"])
+def test_an_answer_to_something_else_is_refused(field: str) -> None:
+    fed = federation(wire=False)
+    peer = fed.open("echo", Echo)["shop"]
+    deliver = fed.engine.deliver
+
+    def other(message: Message) -> Message:
+        answer: Message = deliver(message)
+        setattr(answer, field, 7 if field == "round" else "other")
+        return answer
+
+    fed.engine.deliver = other
+    with pytest.raises(Refused, match="something else than was asked"):
+        peer.ask(Echo.embed, torch.arange(2))
+    (refused,) = (e for e in fed.active.boundary.ledger.entries() if e.direction == "refused")
+    assert refused.kind == "embedding"
+
+
 def test_nobody_else_can_be_reached() -> None:
     fed = federation(False)
     with pytest.raises(JobError, match="no party 'lab'"):

@@ -124,18 +124,18 @@ class Boundary:
                 that cannot be read. The ledger notes the refusal; nothing else has changed.
         """
         if message.receiver != self.party:
-            raise self._refusal(message, f"it is for '{message.receiver}'")
+            raise self.refusal(message, f"it is for '{message.receiver}'")
         if len(message.parts) != len(slots):
-            raise self._refusal(message, f"{len(message.parts)} values came, {len(slots)} were due")
+            raise self.refusal(message, f"{len(message.parts)} values came, {len(slots)} were due")
         values: list[Value] = []
         for slot, part in zip(slots, message.parts, strict=True):
             if part.kind is not slot.kind:
-                raise self._refusal(message, f"'{slot.name}' came as {part.kind}, not {slot.kind}")
+                raise self.refusal(message, f"'{slot.name}' came as {part.kind}, not {slot.kind}")
             if part.codec and part.coded is not None and part.value_is_empty():
                 part.value = self._decoded(message, part)
             problem = _problem(slot.kind, part.value)
             if problem:
-                raise self._refusal(message, f"'{slot.name}' ({slot.kind}) {problem}")
+                raise self.refusal(message, f"'{slot.name}' ({slot.kind}) {problem}")
             values.append(part.value)
         for part in message.parts or (_DONE,):
             self.ledger.record("received", message, part, part.codec)
@@ -246,15 +246,16 @@ class Boundary:
     def _decoded(self, message: Message, part: Part) -> Tensor:
         codec = GUARDS.get(part.codec)
         if codec is None or not issubclass(codec, Codec) or part.coded is None:
-            raise self._refusal(message, f"it is packed in an unknown way ('{part.codec[:40]}')")
+            raise self.refusal(message, f"it is packed in an unknown way ('{part.codec[:40]}')")
         try:
             return codec.decode(part.coded)
         except (KeyError, ValueError, RuntimeError, IndexError, TypeError):
-            raise self._refusal(
+            raise self.refusal(
                 message, f"its packed form ('{part.codec}') cannot be read"
             ) from None
 
-    def _refusal(self, message: Message, why: str) -> Refused:
+    def refusal(self, message: Message, why: str) -> Refused:
+        """The error that refuses a message, once the ledger has noted it."""
         for part in message.parts or (_DONE,):
             self.ledger.record("refused", message, part, part.codec)
         return Refused(

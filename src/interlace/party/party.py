@@ -214,14 +214,15 @@ class Party:
             PolicyError: the answer may not leave.
             PartyFailed: the operation failed; the reason names the error's type, not the data.
         """
-        self.boundary.round = message.round
         side = self.sides.get(message.session)
         operation = side.operations.get(message.operation) if side is not None else None
         if side is None or operation is None or message.sender != side.partner:
-            raise Refused(
-                f"party '{self.name}' has no operation '{message.operation}' for "
-                f"'{message.sender}' in conversation '{message.session}'"
+            raise self.boundary.refusal(
+                message,
+                f"it has no operation '{message.operation}' for '{message.sender}' "
+                f"in conversation '{message.session}'",
             )
+        self.boundary.round = message.round
         arguments = self.boundary.admit(message, operation.takes)
         try:
             result = getattr(side, operation.name)(*arguments)

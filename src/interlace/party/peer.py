@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from interlace.boundary import Message
-from interlace.errors import Refused
 from interlace.party.operation import PassiveSide, read_operation
 from interlace.party.party import Party
 
@@ -66,7 +65,8 @@ class Peer:
             values,  # type: ignore[arg-type]
         )
         answer = self.engine.deliver(asked)
-        if answer.sender != self.name or answer.operation != operation.name:
-            raise Refused(f"party '{self.me.name}' got an answer that it did not ask for")
+        due = (self.name, self.session, operation.name, asked.round)
+        if (answer.sender, answer.session, answer.operation, answer.round) != due:
+            raise boundary.refusal(answer, "it answers something else than was asked")
         got: list[Any] = boundary.admit(answer, operation.gives)
         return cast(R, got[0] if got else None)

@@ -570,6 +570,11 @@ def test_strangers_are_not_answered(breast: Any) -> None:
     asked.sender, asked.operation = "bank", "forget_people"
     with pytest.raises(Refused, match="no operation 'forget_people'"):
         vendor.answer(asked)
+    noted = [e for e in vendor.boundary.ledger.entries() if e.direction == "refused"]
+    assert [(e.sender, e.operation) for e in noted] == [
+        ("stranger", "keep"),
+        ("bank", "forget_people"),
+    ]
 
 
 def test_an_unexpected_error_does_not_quote_the_data(
