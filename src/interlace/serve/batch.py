@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from interlace.errors import AlignmentError, JobError
-from interlace.federation import Federation, Rows
+from interlace.errors import AlignmentError, DataError, JobError
+from interlace.federation import Federation
 from interlace.job.results import Results
 from interlace.job.spec import read_job
 from interlace.methods import Method
@@ -64,25 +64,30 @@ def predict(
         protocol=job.align.protocol,
         reveal=job.align.reveal,
     )
+    for party in parties:  # under the run's seed, the noise of its training would come again
+        party.record_in(party.boundary.ledger, seed=None)
     try:
         shared = federation.shared().rows
     except AlignmentError:
         shared = np.empty(0, dtype=np.int64)  # nobody is held by the partners: all scored alone
     alone = np.setdiff1d(federation.rows, shared)
     settings = {c.name: c.settings for c in (job.method, *compared(job))}
-    parts = []
+    parts, order = [], []
     for name, source, rows in (
         (job.method.name, "joint", shared),
         ("active_alone", "alone", alone),
     ):
         if not len(rows):
             continue
+        order.append(rows)
         if name in trained:
             method = build_method(name, settings[name]).load(f"{name}-{seed}", federation)
             parts.append(_scores(method, federation.view(rows), source))
         else:
             parts.append(_unscored(federation.view(rows)))
-    table = pl.concat(parts, how="diagonal_relaxed").sort("row").drop("row")
+    table = pl.concat(parts, how="diagonal_relaxed")[np.argsort(np.concatenate(order))]
+    for party in parties:
+        party.boundary.ledger.flush()
     return table.select(*(c for c in table.columns if c != "model"), "model")
 
 
@@ -94,17 +99,24 @@ def _scores(method: Method, view: Federation, source: str) -> pl.DataFrame:
         columns = {}
     if plan.task != "regression":
         columns |= {f"probability {c}": outputs[:, i] for i, c in enumerate(plan.classes)}
-    return _people(view).with_columns(
-        **{k: pl.Series(k, np.asarray(v)) for k, v in columns.items()}, model=pl.lit(source)
-    )
+    return _beside(view, {**columns, "model": np.full(len(view.rows), source)})
 
 
 def _unscored(view: Federation) -> pl.DataFrame:
-    return _people(view).with_columns(model=pl.lit("none"))
+    return _beside(view, {"model": np.full(len(view.rows), "none")})
 
 
-def _people(view: Federation) -> pl.DataFrame:
-    """Row and id columns of a view's people, as they stand in the table."""
-    rows: Rows = view.rows
-    ids = view.active.frame.select(view.active.id_rule.columns)[rows]
-    return ids.with_columns(row=pl.Series(rows))
+def _beside(view: Federation, columns: Mapping[str, object]) -> pl.DataFrame:
+    """The ids of a view's people, as they stand in the table, and what is said of them."""
+    active = view.active
+    for name in active.id_rule.columns:
+        if name in columns:
+            raise DataError(
+                "the scores have a column of this name too",
+                party=active.name,
+                file=active.file,
+                column=name,
+                way_out="Call the id column something else in the job and in the tables",
+            )
+    ids = active.frame.select(active.id_rule.columns)[view.rows]
+    return ids.with_columns(pl.Series(name, np.asarray(v)) for name, v in columns.items())

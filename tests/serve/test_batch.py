@@ -1,0 +1,77 @@
+"""Scores for new people from a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from interlace import predict, run
+from interlace.boundary import Ledger
+from interlace.errors import DataError
+from interlace.job.spec import Job
+
+Finished = Callable[[str], tuple[Path, dict[str, str]]]
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Finished:
+    """A run over people whom both parties hold, and their tables; the id column's name is given.
+
+    The shop puts noise on its embeddings.
+    """
+
+    def make(id: str) -> tuple[Path, dict[str, str]]:
+        rng = np.random.default_rng(0)
+        people = pl.DataFrame({id: [f"p{i}" for i in range(60)]})
+        x = rng.standard_normal(60)
+        bank = people.with_columns(age=pl.Series(x), bought=pl.Series((x > 0).astype(int)))
+        shop = people.with_columns(visits=pl.Series(rng.standard_normal(60)))
+        tables = {name: str(tmp_path / f"{name}.csv") for name in ("bank", "shop")}
+        bank.write_csv(tables["bank"])
+        shop.sample(fraction=1, shuffle=True, seed=0).write_csv(tables["shop"])
+        noise = {"guards": {"embedding": [{"gaussian": {"sigma": 1.0}}]}}
+        job = Job.model_validate(
+            {
+                "name": "small",
+                "parties": {
+                    "bank": {"table": tables["bank"], "id": id, "label": "bought"},
+                    "shop": {"table": tables["shop"], "id": id, "policy": noise},
+                },
+                "method": {"name": "split", "epochs": 2},
+                "compare": "none",
+                "seeds": [0],
+            }
+        )
+        run(job, tmp_path / "run")
+        return tmp_path / "run", tables
+
+    return make
+
+
+def test_scores_stand_beside_the_ids_whatever_these_are_called(finished: Finished) -> None:
+    folder, tables = finished("row")
+    scores = predict(folder, tables)
+    assert scores["row"].to_list() == [f"p{i}" for i in range(60)]
+    assert scores.columns[-1] == "model"
+
+
+def test_ids_called_as_a_score_is_are_refused(finished: Finished) -> None:
+    folder, tables = finished("prediction")
+    with pytest.raises(DataError, match=r"party 'bank'.*column 'prediction'"):
+        predict(folder, tables)
+
+
+def test_noise_does_not_come_again_and_the_ledger_tells(finished: Finished) -> None:
+    folder, tables = finished("id")
+    ledgers = [folder / "parties" / name / "ledger.sqlite" for name in ("bank", "shop")]
+    before = [len(list(Ledger(path).entries())) for path in ledgers]
+    once, again = (predict(folder, tables)["probability 1"] for _ in range(2))
+    assert (once != again).all(), "who scores two people under one noise can take it off"
+    for path, rows in zip(ledgers, before, strict=True):
+        entries = list(Ledger(path).entries())[rows:]
+        assert sum(e.kind == "embedding" for e in entries) == 2
+        assert Ledger(path).verify() is None
