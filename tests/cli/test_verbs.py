@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -211,8 +212,9 @@ def test_run_report_and_predict(call: Call, finished: Path, tables: Tables, fold
     assert "<html" in (finished / "report.html").read_text()
 
     transcript = call("report", finished, "--transcript").stdout
-    assert "shop → bank" in transcript
-    assert "gradient" in transcript
+    assert re.search(r"bank +shop +backward +gradient +float32 n×64 +\d", transcript)
+    assert "split-1: as split-0" in transcript
+    assert tables["bank"]["id"][0] not in transcript
 
     out = folder / "scores.parquet"
     new = tables["bank"].drop("bought").rename({"id": "id"})
