@@ -63,17 +63,25 @@ class LocalSettings(BaseModel):
 
 
 def build_network(
-    spec: BottomSpec, inputs: InputSpec, outputs: int, own: nn.Module | None, seed: int
+    spec: BottomSpec, inputs: InputSpec, outputs: int, own: nn.Module | None, seed: int | None
 ) -> FlatModel:
     """A party's own module, or the network that all agreed on, as a flat model.
 
-    Raises:
-        DataError: it does not give ``outputs`` numbers a row.
+    Args:
+        spec: The agreed network.
+        inputs: What it reads.
+        outputs: How many numbers it gives a row.
+        own: The party's own module, which it has instead.
+        seed: Of the initial weights; ``None`` where others will take their place.
     """
     if own is not None:
-        module = copy.deepcopy(own)
-    else:
-        module = seeded(lambda: spec.model_copy(update={"width": outputs}).build(inputs), seed)
+        return FlatModel(copy.deepcopy(own))
+    fitting = spec.model_copy(update={"width": outputs})
+    if seed is not None:
+        return FlatModel(seeded(lambda: fitting.build(inputs), seed))
+    outside = torch.get_rng_state()  # seeding takes longer than building does
+    module = fitting.build(inputs)
+    torch.set_rng_state(outside)
     return FlatModel(module)
 
 
@@ -187,7 +195,7 @@ class AveragingSide(HorizontalSide):
     def model(self) -> FlatModel:
         """The network; it lives as long as one answer, so that many clients fit into memory."""
         return build_network(
-            self.settings.network, self.plan.spec, self.objective.outputs, self.party.bottom, 0
+            self.settings.network, self.plan.spec, self.objective.outputs, self.party.bottom, None
         )
 
     def client(self) -> Client:
@@ -443,7 +451,7 @@ class FedAvg(HorizontalMethod):
         self.model_ = self._network(seed_for(seed, "network"))
         self.weights_ = self.model_.vector()
 
-    def _network(self, seed: int) -> FlatModel:
+    def _network(self, seed: int | None) -> FlatModel:
         outputs, own = self.objective_.outputs, self.active_.bottom
         return build_network(self.network, self.plan_.spec, outputs, own, seed)
 
@@ -604,7 +612,7 @@ class FedAvg(HorizontalMethod):
         return say(self.module_, x)
 
     def _place(self) -> None:
-        model = self._network(0)
+        model = self._network(None)
         model.load(self.weights_)
         self.module_ = model.module
 
