@@ -245,16 +245,23 @@ class Binning(_Saved):
 def quantile_edges(values: Floats, max_bin: int) -> tuple[float, ...]:
     """Edges between bins of about equal numbers of values; each lies halfway between two values.
 
-    Where there are no more different values than bins, each has a bin of its own.
+    Where there are no more different values than bins, each has a bin of its own. So has a value
+    that would fill a bin by itself; the others share what is left.
     """
     distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) <= max_bin:
-        cuts = np.arange(len(distinct) - 1)
+    last = len(distinct) - 1
+    if last < max_bin:
+        cuts = np.arange(last)
     else:
-        upto = np.cumsum(counts)
-        wanted = upto[-1] * np.arange(1, max_bin) / max_bin
-        cuts = np.unique(np.searchsorted(upto, wanted))
-        cuts = cuts[cuts < len(distinct) - 1]
+        heavy = np.argsort(-counts, kind="stable")[: (max_bin - 1) // 2]
+        heavy = heavy[counts[heavy] * max_bin >= len(values)]
+        around = np.concatenate([heavy - 1, heavy])
+        around = np.unique(around[(around >= 0) & (around < last)])
+        counts[heavy] = 0
+        upto, free = np.cumsum(counts), max_bin - len(around)
+        wanted = upto[-1] * np.arange(1, free) / free
+        cuts = np.union1d(around, np.searchsorted(upto, wanted))
+        cuts = cuts[cuts < last]
     below, above = distinct[cuts], distinct[cuts + 1]
     middle = below + (above - below) / 2
     return tuple(np.where(middle > below, middle, above).tolist())
@@ -681,12 +688,14 @@ class TreeLoss:
 
     def start(self, y: Floats, weight: Floats, base_score: float | None) -> Floats:
         """The score that boosting starts from, (outputs,): the best constant, or as given."""
+        if self.objective == "multi:softprob" and base_score is None:
+            counts = np.bincount(y.astype(np.int64), weights=weight, minlength=self.outputs)
+            logs = np.log(np.maximum(counts / counts.sum(), 1e-6))
+            return np.asarray(logs - logs.mean())
         mean = np.average(y, axis=0, weights=weight) if base_score is None else base_score
         if self.objective == "binary:logistic":
             share = np.clip(mean, 1e-6, 1 - 1e-6)
             out = np.log(share / (1 - share))
-        elif self.objective == "multi:softprob":
-            out = np.zeros(self.outputs) if base_score is None else base_score
         elif self.objective == "count:poisson":
             out = np.log(np.maximum(mean, 1e-6))
         elif self.objective == "reg:quantileerror" and base_score is None:

@@ -1005,8 +1005,8 @@ class VerticalTrees(Method):
     first_tree_alone: bool = False
     mode: Literal["all", "mix", "layered"] = "all"
     partner_depth: int = 2
-    min_bin_rows: int
-    hide_order: bool
+    min_bin_rows: int = 1
+    hide_order: bool = False
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -1664,5 +1664,89 @@ class BoostedTrees(VerticalTrees):
         self.first_tree_alone = first_tree_alone
         self.mode = mode
         self.partner_depth = partner_depth
+        self.min_bin_rows = min_bin_rows
+        self.hide_order = hide_order
+
+
+class RandomForest(VerticalTrees):
+    """A random forest over vertical parties: trees side by side, none learns from another.
+
+    Args:
+        n_trees: How many trees.
+        max_depth: Most splits from the root to a leaf.
+        max_bin: Most bins of a column.
+        subsample: Share of the people that each tree learns from.
+        colsample_bytree: Share of all parties' columns that each tree may split on.
+        reg_lambda, min_child_weight, class_weight: As for :class:`BoostedTrees`.
+        encryption, precision, min_bin_rows: As for :class:`BoostedTrees`.
+
+    Leaves hold one Newton step from the best constant, as in XGBoost's forests.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_trees: int = 50,
+        max_depth: int = 8,
+        max_bin: int = 32,
+        subsample: float = 0.8,
+        colsample_bytree: float = 0.8,
+        reg_lambda: float = 1e-5,
+        min_child_weight: float = 1.0,
+        class_weight: ClassWeight = None,
+        encryption: Encryption = "auto",
+        precision: int = 16,
+        min_bin_rows: int = 1,
+    ) -> None:
+        self.n_trees = n_trees
+        self.max_depth = max_depth
+        self.max_bin = max_bin
+        self.subsample = subsample
+        self.colsample_bytree = colsample_bytree
+        self.reg_lambda = reg_lambda
+        self.min_child_weight = min_child_weight
+        self.class_weight = class_weight
+        self.encryption = encryption
+        self.precision = precision
+        self.min_bin_rows = min_bin_rows
+
+    @property
+    def num_parallel_tree(self) -> int:  # type: ignore[override]
+        """All trees are of one round."""
+        return self.n_trees
+
+
+class DecisionTree(VerticalTrees):
+    """One tree over vertical parties.
+
+    Args:
+        max_depth: Most splits from the root to a leaf.
+        max_bin: Most bins of a column.
+        reg_lambda, gamma, min_child_weight, class_weight: As for :class:`BoostedTrees`.
+        encryption, precision, min_bin_rows, hide_order: As for :class:`BoostedTrees`.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_depth: int = 4,
+        max_bin: int = 32,
+        reg_lambda: float = 1e-5,
+        gamma: float = 0.0,
+        min_child_weight: float = 1.0,
+        class_weight: ClassWeight = None,
+        encryption: Encryption = "auto",
+        precision: int = 16,
+        min_bin_rows: int = 1,
+        hide_order: bool = False,
+    ) -> None:
+        self.max_depth = max_depth
+        self.max_bin = max_bin
+        self.reg_lambda = reg_lambda
+        self.gamma = gamma
+        self.min_child_weight = min_child_weight
+        self.class_weight = class_weight
+        self.encryption = encryption
+        self.precision = precision
         self.min_bin_rows = min_bin_rows
         self.hide_order = hide_order
