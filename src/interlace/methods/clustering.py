@@ -23,8 +23,9 @@ def cluster(points: Tensor, clusters: int, how: Clustering, seed: int) -> Tensor
         points: The rows; only their distances to each other, as shares of their spread, matter.
         clusters: How many clusters to look for; at most one a row.
         how: ``kmeans`` with ten starts; ``gaussian``, a mixture with a variance of its own for
-            every direction and cluster; ``spectral``, over the graph of the ten nearest
-            neighbours; ``hdbscan``, which finds the number of clusters itself and leaves rows out.
+            every direction and cluster; ``spectral``, over the similarity of all
+            pairs (memory for n² numbers); ``hdbscan``, which finds the number of clusters itself
+            and leaves rows out.
         seed: Decides the starts.
 
     Returns:
@@ -67,13 +68,8 @@ def _fit_predict(
     elif how == "spectral":
         from sklearn.cluster import SpectralClustering
 
-        model = SpectralClustering(
-            k,
-            affinity="nearest_neighbors",
-            n_neighbors=min(10, len(x)),
-            assign_labels="kmeans",
-            random_state=seed,
-        )
+        # Of neighbours' graphs, classes that are far apart make several, which it cannot cut.
+        model = SpectralClustering(k, affinity="rbf", gamma=1 / x.shape[1], random_state=seed)
     else:
         from sklearn.cluster import HDBSCAN
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -169,7 +169,16 @@ class PseudoLabels(SemiSupervised):
         return supervised + self.weight * step.progress * guessed
 
 
-AnySemiSupervised = Annotated[FixMatch | MixMatch | PseudoLabels, Field(discriminator="name")]
+def _by_name(value: Any) -> Any:
+    """A job may give the name alone, or settings of FixMatch without its name."""
+    if isinstance(value, str):
+        return {"name": value}
+    return {"name": "fixmatch", **value} if isinstance(value, dict) else value
+
+
+AnySemiSupervised = Annotated[
+    FixMatch | MixMatch | PseudoLabels, Field(discriminator="name"), BeforeValidator(_by_name)
+]
 
 
 class LocalSettings(BaseModel):

@@ -106,8 +106,8 @@ class FedCVT(JointTraining):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        batch_size: int = 64,
+        epochs: int = 200,
+        batch_size: int = 32,
         bottom: BottomSpec = BottomSpec(),
         top: Sequence[int] = (64,),
         temperature: float = 0.1,
@@ -119,7 +119,7 @@ class FedCVT(JointTraining):
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
         validation: float = 0.1,
-        patience: int | None = 10,
+        patience: int | None = 20,
     ) -> None:
         self.epochs = epochs
         self.batch_size = batch_size

@@ -35,6 +35,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -308,14 +309,25 @@ class OneShotVFL(JointModel):
             return Joined(copy.deepcopy(self.top))
         return Joined(mlp(sum(widths), self.top, outputs, self.dropout))
 
-    def _local_settings(self, seed: int) -> LocalSettings:
-        return LocalSettings(
-            semi_supervised=self.semi_supervised,
-            clustering=self.clustering,
-            epochs=self.local_epochs,
-            batch_size=self.local_batch_size,
-            seed=seed,
-        )
+    def _local_settings(self, seed: int, refine_epochs: int = 0) -> LocalSettings:
+        """What the clients are told.
+
+        Raises:
+            JobError: a setting is not possible.
+        """
+        try:
+            return LocalSettings(
+                semi_supervised=self.semi_supervised,
+                clustering=self.clustering,
+                epochs=self.local_epochs,
+                refine_epochs=refine_epochs,
+                batch_size=self.local_batch_size,
+                seed=seed,
+            )
+        except ValidationError as e:
+            first = e.errors(include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise JobError(f"{type(self).__name__}: local `{where}`: {first['msg']}") from None
 
     # -- learning -----------------------------------------------------------------------------
 
@@ -332,12 +344,13 @@ class OneShotVFL(JointModel):
         learning at the clients, so a resumed fit does a round over at most.
         """
         fed = self._people(federation)
+        settings = self._local_settings(fed.seed)
         self._start(fed)
         self.learner_: LocalLearner | None = None
         cast = self._cast(fed, federation)
         done = self._resume(fed, checkpoint, EarlyStopping(None)) if checkpoint else 0
         if done < 1:
-            self._first_round(fed, cast)
+            self._first_round(fed, cast, settings)
             if checkpoint:
                 self._checkpoint(fed, checkpoint, 1, EarlyStopping(None))
         self._finish(fed, cast, done, checkpoint, on_epoch)
@@ -398,11 +411,10 @@ class OneShotVFL(JointModel):
             unlabelled=np.setdiff1d(rest, federation.held_out),
         )
 
-    def _first_round(self, fed: Federation, cast: _Cast) -> None:
+    def _first_round(self, fed: Federation, cast: _Cast, settings: LocalSettings) -> None:
         """Upload 1, download 1, and learning at every client."""
         boundary = fed.active.boundary
         boundary.round += 1
-        settings = self._local_settings(fed.seed)
         where = self._where(fed, cast)
         views = []
         for (name, peer), held in zip(self.peers_.items(), cast.held.T, strict=False):
@@ -628,9 +640,8 @@ class FewShotVFL(OneShotVFL):
         super()._start(fed)
         self.kept_: dict[str, Kept] = {}
 
-    def _local_settings(self, seed: int) -> LocalSettings:
-        settings = super()._local_settings(seed)
-        return settings.model_copy(update={"refine_epochs": self.refine_epochs})
+    def _local_settings(self, seed: int, refine_epochs: int = 0) -> LocalSettings:
+        return super()._local_settings(seed, self.refine_epochs)
 
     def _finish(
         self,
