@@ -17,6 +17,7 @@ from interlace.methods.vertical import (
     AggVFL,
     FedOnce,
     PrivilegedDistillation,
+    ProtoEVFL,
     SplitVFL,
     SSVFLCollaborative,
     SSVFLIndependent,
@@ -57,6 +58,13 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "Each partner learns a representation of its own rows without a label and sends it once; "
         "no gradient ever comes back.",
+    ),
+    "proto_evfl": Entry(
+        ProtoEVFL,
+        "Proto-EVFL (reconstruction)",
+        "method",
+        "Class prototypes guide how each party learns from its unaligned rows, with a share kept "
+        "for rare classes; a gated ensemble of party classifiers names the class.",
     ),
     "ss_vfl_i": Entry(
         SSVFLIndependent,

@@ -2,6 +2,7 @@
 
 from interlace.methods.vertical.distillation import APCVFL, PrivilegedDistillation, VFedTrans
 from interlace.methods.vertical.fed_once import FedOnce
+from interlace.methods.vertical.proto_evfl import ProtoEVFL
 from interlace.methods.vertical.split import AggVFL, SplitVFL
 from interlace.methods.vertical.ss_vfl import SSVFLCollaborative, SSVFLIndependent
 
@@ -10,6 +11,7 @@ __all__ = [
     "AggVFL",
     "FedOnce",
     "PrivilegedDistillation",
+    "ProtoEVFL",
     "SSVFLCollaborative",
     "SSVFLIndependent",
     "SplitVFL",
