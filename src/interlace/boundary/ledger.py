@@ -100,8 +100,9 @@ class Ledger:
                 f"the ledger {path} cannot be opened ({e}); choose another run folder"
             ) from e
         self._waiting: list[Entry] = []
-        # What waits when the ledger, or the program, comes to its end is written then.
-        weakref.finalize(self, _append, self._db, self._waiting, GENESIS)
+        if path is not None:
+            # What waits when the ledger, or the program, comes to its end is written then.
+            weakref.finalize(self, _append_at_the_end, self._db, self._waiting, path)
 
     def record(self, direction: Direction, message: Message, part: Part, guard: str) -> None:
         """Note one value of a message (its numbers are not kept)."""
@@ -259,6 +260,11 @@ def _append(db: sqlite3.Connection, waiting: list[Entry], head: str) -> str:
         db.executemany(f"INSERT INTO ledger ({names}) VALUES ({marks})", rows)
     waiting.clear()
     return head
+
+
+def _append_at_the_end(db: sqlite3.Connection, waiting: list[Entry], path: Path) -> None:
+    if path.exists():  # the whole run may have been removed by now
+        _append(db, waiting, GENESIS)
 
 
 def _end(db: sqlite3.Connection, head: str) -> str:
