@@ -1,4 +1,4 @@
-"""FedCVT: what travels, how views are estimated and classes agreed on, and the terms of the loss."""
+"""FedCVT: what travels, how views are estimated, classes agreed on, and the loss."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def said(fed: Federation) -> list[tuple[str, str, str, str]]:
 
 
 def test_the_transcript_is_the_protocol(limited: Any) -> None:
-    """Of [u; c], twice as wide as a network, shared and unaligned people's travel in one message."""
+    """[u; c] is twice as wide as a network; shared and unaligned people's travel together."""
     fed = limited()
     cvt(epochs=1, batch_size=100, validation=0.1, patience=None).fit(fed)
     down, up = "bank→shop", "shop→bank"
