@@ -38,8 +38,14 @@ Tables = dict[str, pl.DataFrame]
 @pytest.fixture
 def job(tables: Tables, write_job: WriteJob) -> Path:
     method = {"name": "split", "epochs": 6, "dropout": 0.2, "patience": 4, "batch_size": 32}
-    noise = {"policy": {"guards": {"embedding": [{"clip": {"norm": 1.0}}]}}}
-    return write_job(tables, method=method, compare=["active_alone"], seeds=[0, 1], shop=noise)
+    guards = {"embedding": [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 0.1}}, {"half": {}}]}
+    return write_job(
+        tables,
+        method=method,
+        compare=["active_alone"],
+        seeds=[0, 1],
+        shop={"policy": {"guards": guards}},
+    )
 
 
 @pytest.fixture
