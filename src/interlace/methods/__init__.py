@@ -5,6 +5,7 @@ from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled, Wit
 from interlace.methods.vertical import (
     APCVFL,
     AggVFL,
+    EntityAugmentation,
     FedOnce,
     PrivilegedDistillation,
     ProtoEVFL,
@@ -18,6 +19,7 @@ __all__ = [
     "APCVFL",
     "ActiveAlone",
     "AggVFL",
+    "EntityAugmentation",
     "FedOnce",
     "MeanImputation",
     "Method",

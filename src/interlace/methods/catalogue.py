@@ -15,6 +15,7 @@ from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled
 from interlace.methods.vertical import (
     APCVFL,
     AggVFL,
+    EntityAugmentation,
     FedOnce,
     PrivilegedDistillation,
     ProtoEVFL,
@@ -79,6 +80,13 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "Split learning on the shared people, from bottom models that each party has trained on "
         "its own rows by contrast.",
+    ),
+    "entity_augmentation": Entry(
+        EntityAugmentation,
+        "Entity augmentation",
+        "method",
+        "Split learning on people put together: every party embeds people of its own choice, and "
+        "the joined embeddings are learnt with their mixed label, so nobody need be held by all.",
     ),
     "vfedtrans": Entry(
         VFedTrans,

@@ -1,6 +1,7 @@
 """Methods for parties with other columns and partly the same people; one file a method."""
 
 from interlace.methods.vertical.distillation import APCVFL, PrivilegedDistillation, VFedTrans
+from interlace.methods.vertical.entity_augmentation import EntityAugmentation
 from interlace.methods.vertical.fed_once import FedOnce
 from interlace.methods.vertical.proto_evfl import ProtoEVFL
 from interlace.methods.vertical.split import AggVFL, SplitVFL
@@ -9,6 +10,7 @@ from interlace.methods.vertical.ss_vfl import SSVFLCollaborative, SSVFLIndepende
 __all__ = [
     "APCVFL",
     "AggVFL",
+    "EntityAugmentation",
     "FedOnce",
     "PrivilegedDistillation",
     "ProtoEVFL",

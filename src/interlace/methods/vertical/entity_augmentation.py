@@ -1,0 +1,190 @@
+"""Entity augmentation, after Amalanshu et al., "Entity Augmentation for Efficient Classification of
+Vertically Partitioned Data with Limited Overlap", 2024, arXiv 2406.17899.
+
+In a batch every party embeds people of its own choice, and the active party joins the embeddings of
+different people as if they were one. The label of such an augmented person is the mean of theirs,
+weighed by how much each party's columns are of all columns. So nobody has to be shared by all::
+
+    active                                         passive k
+      │ ── begin(held-out rows, settings) ──────────► │   builds f_k, scales its columns
+      │ ◄───────────────────────── width of h_k ───── │
+      │ ── inputs() ────────────────────────────────► │
+      │ ◄─────────────────────── how many columns ─── │   → its weight in a label
+      │ for every batch:                              │
+      │ ── forward(rows of k's own people) ─────────► │
+      │ ◄──────────────────────────────── h_k ─────── │
+      │ ── backward(∂L/∂h_k) ───────────────────────► │   θ_k ← θ_k − η ∂L/∂θ_k
+      │ after every epoch: embed(validation rows), keep or recall the best, checkpoint
+
+The paper's text was at hand only in its abstract and in a summary by others, which state the label
+rule; the rest is split learning, and ours where they differ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from interlace.boundary.kinds import Control
+from interlace.errors import AlignmentError, JobError
+from interlace.federation import Federation, Rows
+from interlace.methods.base import (
+    Clock,
+    EarlyStopping,
+    Epoch,
+    OnEpoch,
+    batches,
+    keep_aside,
+    shuffled,
+    usual_batch,
+)
+from interlace.methods.vertical.split import SplitSide, SplitVFL
+from interlace.models import seed_for
+from interlace.party import operation
+
+
+class EntitySide(SplitSide):
+    """What a passive party answers in entity augmentation."""
+
+    @operation
+    def inputs(self) -> Control:
+        """How many columns, or pixels, its bottom model reads."""
+        return {"inputs": self.bottom.x[:1].numel()}
+
+
+class EntityAugmentation(SplitVFL):
+    """Entity augmentation: embeddings of different people are joined, and their labels mixed.
+
+    For classes, as in the source; not for regression. Works for two to many parties, tables and
+    images, with columns at the active party or without. A partner's people are those whom the
+    active party shares with it and has a label for, whether other partners hold them or not; the
+    active party's own are all its labelled people. Nobody need be held by all, but to choose the
+    best epoch, and to be scored.
+
+    The labels still have to be found, so people are matched pair by pair; the source does without
+    matching where the label holder knows every row by name. A party's unaligned rows have no label
+    and are not used.
+
+    Args: as for :class:`SplitVFL`; ``validation`` is a share of the people whom all hold.
+    """
+
+    side = EntitySide
+    protocol = "entity-augmentation"
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Learn from all labelled people whom anybody with columns holds; see :meth:`Method.fit`.
+
+        Raises:
+            JobError: the label is not a class.
+            AlignmentError: a party with columns shares fewer than two labelled people.
+        """
+        if federation.label_plan.task not in ("binary", "multiclass"):
+            raise JobError(
+                "entity augmentation mixes classes, so it is for classes; the label is a "
+                f"{federation.label_plan.task} (take the method 'split')"
+            )
+        fed = federation.labelled()
+        self._start(fed)
+        whole = fed.shared()
+        _, chosen = keep_aside(len(whole.rows), self.validation, fed.seed, whole.y)
+        aside = whole.view(whole.rows[chosen])
+        people = self._cast(fed, aside.rows)
+        weights = self._weights()
+        stopping = EarlyStopping(self.patience)
+        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
+        most = max(map(len, people))
+        size = self.batch_size or usual_batch(most)
+        labels = torch.full((len(fed.active),), -1)
+        labels[torch.from_numpy(fed.rows)] = fed.y
+        rate, clock = self.optimisation.learning_rate, Clock()
+        for epoch in range(done, self.epochs):
+            if done and stopping.over(epoch - 1):
+                break
+            rate = self._set_rate(epoch, rate)
+            # Every party goes round its people in an order of its own, the smaller ones repeatedly.
+            drawn = [
+                torch.from_numpy(rows)[in_turn(len(rows), most, fed.seed, k, epoch)]
+                for k, rows in enumerate(people)
+            ]
+            total = torch.zeros(())
+            for batch in batches(most, size):
+                some = [rows[batch] for rows in drawn]
+                where = {
+                    name: fed.positions(name, rows.numpy())
+                    for name, rows in zip(self.peers_, some, strict=False)
+                }
+                y = mixed_labels([labels[rows] for rows in some], weights, self.objective_.outputs)
+                total += self._step(fed, where, some[-1], y) * len(y)
+            validation = None
+            if len(chosen):
+                logits = self._logits(aside, aside.rows)
+                validation = self.objective_.loss(logits, aside.y).item()
+                if stopping.better(epoch, validation):
+                    self._keep()
+            record = Epoch(epoch + 1, total.item() / most, validation, clock.lap())
+            self.history_.append(record)
+            if checkpoint:
+                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
+            if on_epoch:
+                on_epoch(record)
+            if len(chosen) and stopping.over(epoch):
+                break
+        if len(chosen):
+            self._recall()
+        return self
+
+    def _cast(self, fed: Federation, aside: Rows) -> list[Rows]:
+        """Rows of the people whom each party may choose from, the active party last."""
+        rows = np.setdiff1d(fed.rows, aside)
+        held = fed.alignment.holders[rows]
+        people = {name: rows[held[:, k]] for k, name in enumerate(self.peers_)}
+        if self.own_ is not None:
+            people[fed.active.name] = rows
+        for name, mine in people.items():
+            if len(mine) < 2:
+                raise AlignmentError(
+                    f"{len(mine)} people with a label are held by '{name}'; "
+                    "at least two are needed to learn from"
+                )
+        return list(people.values())
+
+    def _weights(self) -> Tensor:
+        """Each party's share of all columns, the active party's last; they sum to 1."""
+        inputs = [int(peer.ask(EntitySide.inputs)["inputs"]) for peer in self.peers_.values()]
+        if self.own_ is not None:
+            inputs.append(self.own_.x[:1].numel())
+        counts = torch.tensor(inputs, dtype=torch.float32).clamp_min(1)
+        return counts / counts.sum()
+
+
+def in_turn(people: int, count: int, seed: int, party: int, epoch: int) -> Tensor:
+    """``count`` positions 0..people-1 in a random order, all of them before any comes again."""
+    rounds = math.ceil(count / people)
+    seeds = [seed_for(seed, "party", party, turn) for turn in range(rounds)]
+    return torch.cat([shuffled(people, s, epoch) for s in seeds])[:count]
+
+
+def mixed_labels(labels: list[Tensor], weights: Tensor, classes: int) -> Tensor:
+    """The label of people put together from several: Σ_k w_k · onehot(y_k).
+
+    Args:
+        labels: For each party (n,), the classes of those whom it contributes.
+        weights: (parties,), sum 1.
+        classes: How many there are.
+
+    Returns:
+        (n, classes); rows sum to 1.
+    """
+    each = torch.stack([F.one_hot(y, classes) for y in labels]).float()
+    return (weights[:, None, None] * each).sum(0)
