@@ -7,16 +7,20 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from interlace.errors import JobError
 from interlace.methods.base import Method
 from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled
+from interlace.methods.semi_supervised import AnySemiSupervised
 from interlace.methods.vertical import (
     APCVFL,
     AggVFL,
     EntityAugmentation,
+    FedCVT,
     FedOnce,
+    FewShotVFL,
+    OneShotVFL,
     PrivilegedDistillation,
     ProtoEVFL,
     SplitVFL,
@@ -109,6 +113,27 @@ CATALOGUE: dict[str, Entry] = {
         "Split learning on the shared people teaches its predictions to a model of the active "
         "party's columns, which needs no partner to score.",
     ),
+    "one_shot": Entry(
+        OneShotVFL,
+        "One-shot VFL",
+        "method",
+        "One gradient of the shared people comes to each party; its clusters stand for classes, "
+        "and the party learns from them and from all its other rows by itself. Two uploads.",
+    ),
+    "few_shot": Entry(
+        FewShotVFL,
+        "Few-shot VFL",
+        "method",
+        "One-shot VFL and a second round: views that a party lacks are estimated, and its other "
+        "rows get a label where a head over its view alone and the joint head agree.",
+    ),
+    "fedcvt": Entry(
+        FedCVT,
+        "FedCVT",
+        "method",
+        "Every batch also has people with a missing view, which is estimated; those without a "
+        "label get one where the classifiers over all views and each single view agree.",
+    ),
     "active_alone": Entry(
         ActiveAlone,
         "Active party alone",
@@ -136,7 +161,11 @@ CATALOGUE: dict[str, Entry] = {
     ),
 }
 
-_NESTED: dict[str, type[BaseModel]] = {"bottom": BottomSpec, "optimisation": Optimisation}
+_NESTED: dict[str, TypeAdapter[Any]] = {
+    "bottom": TypeAdapter(BottomSpec),
+    "optimisation": TypeAdapter(Optimisation),
+    "semi_supervised": TypeAdapter(AnySemiSupervised),
+}
 
 
 def entry(name: str) -> Entry:
@@ -174,7 +203,7 @@ def build_method(name: str, settings: dict[str, Any]) -> Method:
             raise JobError(f"the method '{name}' has no hyper-parameter '{key}'; {hint}")
         if key in _NESTED:
             try:
-                value = _NESTED[key].model_validate(value)
+                value = _NESTED[key].validate_python(value)
             except ValidationError as e:
                 first = e.errors()[0]
                 where = ".".join(str(p) for p in (key, *first["loc"]))

@@ -3,6 +3,8 @@
 from interlace.methods.vertical.distillation import APCVFL, PrivilegedDistillation, VFedTrans
 from interlace.methods.vertical.entity_augmentation import EntityAugmentation
 from interlace.methods.vertical.fed_once import FedOnce
+from interlace.methods.vertical.fedcvt import FedCVT
+from interlace.methods.vertical.one_shot import FewShotVFL, OneShotVFL
 from interlace.methods.vertical.proto_evfl import ProtoEVFL
 from interlace.methods.vertical.split import AggVFL, SplitVFL
 from interlace.methods.vertical.ss_vfl import SSVFLCollaborative, SSVFLIndependent
@@ -11,7 +13,10 @@ __all__ = [
     "APCVFL",
     "AggVFL",
     "EntityAugmentation",
+    "FedCVT",
     "FedOnce",
+    "FewShotVFL",
+    "OneShotVFL",
     "PrivilegedDistillation",
     "ProtoEVFL",
     "SSVFLCollaborative",
