@@ -314,6 +314,23 @@ def test_a_hidden_order_gives_the_same_trees(breast: Make) -> None:
     )
 
 
+@pytest.mark.parametrize("options", [{}, {"multi_output": True}, {"validation": 0.3}])
+def test_hidden_rows_give_the_same_trees(wine: Make, options: dict[str, Any]) -> None:
+    """And the partner is told of no node: its answers are about everybody."""
+    if "validation" in options:
+        options = options | {"early_stopping_rounds": 2}
+    plain = trees(max_bin=8, max_depth=4, **options).fit(wine())
+    fed = wine()
+    model = trees(max_bin=8, max_depth=4, hide_rows=True, encryption="rlwe-fast", **options)
+    same_trees(plain, model.fit(fed))
+    ledger = fed.active.boundary.ledger.entries()
+    got = [e for e in ledger if e.session == model.session_ and e.operation != "begin"]
+    kinds = {e.kind for e in got if e.direction == "sent"}
+    assert kinds <= {Kind.CIPHERTEXT, Kind.SPLIT_CHOICE, Kind.CONTROL}
+    everybody = {len(fed.rows) * k for k in range(1, 9)}
+    assert {int(e.shape) for e in got if e.kind == Kind.ROW_SELECTION} <= everybody
+
+
 @pytest.mark.parametrize("hide", [False, True])
 def test_no_small_sum_leaves(breast: Make, hide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all nodes the active party knows sums of, larger siblings included."""
@@ -612,6 +629,8 @@ def test_bad_settings_are_said_to_be_bad(breast: Make, federate: Make) -> None:
         ({"class_weight": {0: 0.0, 1: 0.0}}, "add up to 0"),
         ({"class_weight": {0: -1.0}}, "negative"),
         ({"hide_order": True, "colsample_bytree": 0.5}, "hidden"),
+        ({"hide_rows": True}, "needs encryption"),
+        ({"hide_rows": True, "encryption": "auto", "min_bin_rows": 5}, "cannot count"),
         ({"multi_output": True, "monotone_constraints": {"bank": {"x0": 1}}}, "monotone"),
     ):
         with pytest.raises(JobError, match=why):

@@ -30,7 +30,8 @@ open node, which of its columns and bins split, never a label, gradient, gain or
 party: the sums of g and h by bin of unnamed columns, and the rows that each split sends left, never
 a value, threshold or name of a partner's column. Rows of nodes say something of labels (Takahashi
 et al., "Eliminating label leakage in tree-based vertical federated learning", arXiv 2307.10318):
-``first_tree_alone`` and few, shallow trees reduce it. Sums over a bin with few people say something
+``hide_rows`` keeps them from partners, at a price; ``first_tree_alone`` and few, shallow trees
+reduce what they say. Sums over a bin with few people say something
 of these people: ``min_bin_rows`` bounds that. Both sides are taken to be honest but curious.
 
 Every answer is checked before it is acted on: a partner's sums must add up to the node's own, stay
@@ -106,6 +107,7 @@ from interlace.party import Party, PassiveSide, Peer, State, operation, read_sta
 
 CHUNK = 2**17  # people scored in one message
 LINK = 12.5e6  # bytes a second that `auto` reckons with: 100 Mbit/s
+BLIND_NODES = 4  # nodes whose sums share a ciphertext where rows are hidden
 FORMAT = "interlace boosted trees 1"
 
 Encryption = Literal["auto", "none", "rlwe-fast", "rlwe-strict", "okamoto-uchiyama", "paillier"]
@@ -302,6 +304,21 @@ class BoostingSide(PassiveSide):
             selected=(np.cumsum(self._sampled) - 1)[rows],
         )
         return sums.to_tensor()
+
+    @operation
+    def hidden_histograms(self, columns: SplitChoice, figures: Ciphertext) -> Ciphertext:
+        """Sums over everybody by column and bin, of figures that are 0 for all but the rows of some
+        nodes, which stay unknown here. Splits that follow are of everybody."""
+        if self.key is None or self.candidates is not None or self.settings.min_bin_rows > 1:
+            raise Refused(f"party '{self.party.name}' did not agree to sums over hidden rows")
+        rows = self.key.read(figures)
+        if not isinstance(rows, EncryptedRows):
+            raise Refused("encrypted rows were due")
+        everybody = torch.ones(len(self._rows), dtype=torch.uint8)
+        self._begin_tree(everybody, columns, len(rows))
+        layout = self.layout.only(self._columns)
+        place = self._codes[:, self._columns] + layout.offsets
+        return self.key.sum_by_index(rows, place, layout.total).to_tensor()
 
     @operation
     def merged(self) -> SplitChoice:
@@ -688,6 +705,8 @@ class _Own(_Kept):
 class _Partner:
     """A partner's columns, known by number alone."""
 
+    blind = False  # whether it is kept from knowing which rows a node has
+
     def __init__(
         self, peer: Peer, table: Tensor, settings: BoostingSettings, key: PrivateKey | None
     ) -> None:
@@ -742,11 +761,9 @@ class _Partner:
                 raise self._wrong(f"sums of shape {tuple(answer.shape)}, not {shape}")
             found = answer.double().numpy()
         else:
-            sums = self.key.public.read(self.peer.ask(BoostingSide.encrypted_histograms, *asked))
-            if not isinstance(sums, Sums) or (sums.groups, sums.width) != (shape[0] * cells, width):
-                raise self._wrong("another number of sums than was asked for")
-            limit = np.repeat(spread, cells, axis=0).astype(np.int64)
-            found = self.key.decrypt(sums, limit=limit).reshape(shape).astype(np.float64)
+            answer = self.peer.ask(BoostingSide.encrypted_histograms, *asked)
+            limit = np.repeat(spread, cells, axis=0)
+            found = self._sealed_sums(answer, len(limit), width, limit, shape)
         kept = None
         if self.merging:
             kept = self.peer.ask(BoostingSide.merged).numpy() != 0
@@ -781,7 +798,10 @@ class _Partner:
         Raises:
             Refused: they are not the rows that the sums were over.
         """
-        pairs = [[i, int(self._columns[c.column])] for i, c in choices.items()]
+        pairs = [
+            [0 if self.blind else i, int(self._columns[choice.column])]
+            for i, choice in choices.items()
+        ]
         widest = 2 if self.hidden else self.full.widest
         left = np.zeros((len(pairs), widest), dtype=np.uint8)
         for line, choice in zip(left, choices.values(), strict=True):
@@ -789,21 +809,73 @@ class _Partner:
         answer = self.peer.ask(
             BoostingSide.split, torch.tensor(pairs, dtype=torch.int32), torch.from_numpy(left)
         ).numpy()
-        sizes = [len(opened[i].rows) for i in choices]
+        sizes = [self._work.rows if self.blind else len(opened[i].rows) for i in choices]
         if len(answer) != sum(sizes) or answer.max(initial=0) > 1:
             raise self._wrong(f"the directions of {len(answer):,} rows, not {sum(sizes):,}")
         self.made += len(pairs)
-        out = [part != 0 for part in np.split(answer, np.cumsum(sizes)[:-1])]
-        for (i, choice), goes in zip(choices.items(), out, strict=True):
-            rows = opened[i].rows[goes]
+        out = []
+        parts = np.split(answer != 0, np.cumsum(sizes)[:-1])
+        for (i, choice), goes in zip(choices.items(), parts, strict=True):
+            out.append(goes[opened[i].rows] if self.blind else goes)
+            rows = opened[i].rows[out[-1]]
             if (choice.sums == np.rint(choice.sums)).all() and not np.array_equal(
                 self._work.figures[rows].sum(axis=0), choice.sums
             ):
                 raise self._wrong("other rows to the left than those that its sums were over")
         return out
 
+    def _sealed_sums(
+        self, answer: Tensor, groups: int, width: int, limit: Floats, shape: tuple[int, ...]
+    ) -> Floats:
+        """Decrypted sums, of the due number and in range."""
+        assert self.key is not None
+        sums = self.key.public.read(answer)
+        if not isinstance(sums, Sums) or (sums.groups, sums.width) != (groups, width):
+            raise self._wrong("another number of sums than was asked for")
+        return self.key.decrypt(sums, limit=limit.astype(np.int64)).reshape(shape).astype(float)
+
     def _wrong(self, what: str) -> Refused:
         return Refused(f"party '{self.name}' answered with {what}; the tree was dropped")
+
+
+class _BlindPartner(_Partner):
+    """A partner that is kept from knowing which rows a node has.
+
+    It gets, for every level, everybody's figures once more, encrypted, with zeros in place of those
+    of other nodes' rows; and says of everybody which way a split would send them.
+    """
+
+    blind = True
+
+    def start(self, work: _Work, columns: Integers) -> None:
+        """Begin a tree; the partner is told nothing of it."""
+        self._work, self._columns = work, columns
+        self.layout = self.full.only(columns)
+
+    def sums(self, opened: Sequence[_Node], summed: Integers) -> tuple[Floats, None]:
+        """Histograms of some open nodes, as many at a time as a ciphertext has room for."""
+        assert self.key is not None
+        figures, cells = self._work.figures, self.layout.total
+        width, room = figures.shape[1], self.key.public.workload.width
+        chosen = torch.from_numpy(self._columns.astype(np.int32))
+        out = np.empty((len(summed), cells, width))
+        for start in range(0, len(summed), room // width):
+            part = summed[start : start + room // width]
+            apart = np.zeros((self._work.rows, room), dtype=np.int64)
+            limit = np.zeros(room)
+            for place, i in enumerate(part):
+                own = slice(place * width, (place + 1) * width)
+                apart[opened[i].taken, own] = figures[opened[i].taken]
+                limit[own] = opened[i].spread
+            sealed = self.key.encrypt_rows(apart).to_tensor()
+            answer = self.peer.ask(BoostingSide.hidden_histograms, chosen, sealed)
+            found = self._sealed_sums(answer, cells, room, limit, (cells, room // width, width))
+            out[start : start + len(part)] = found[:, : len(part)].transpose(1, 0, 2)
+        spread, totals = (
+            np.stack([getattr(opened[i], name) for i in summed]) for name in ("spread", "totals")
+        )
+        self._check(out, None, totals, spread)
+        return out, None
 
 
 # -- the active party: growing a tree ----------------------------------------------------------
@@ -1007,6 +1079,7 @@ class VerticalTrees(Method):
     partner_depth: int = 2
     min_bin_rows: int = 1
     hide_order: bool = False
+    hide_rows: bool = False
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -1094,6 +1167,10 @@ class VerticalTrees(Method):
             raise JobError(f"`encryption` is one of: auto, none, {', '.join(SCHEMES)}")
         if self.max_depth > 14:
             raise JobError("`max_depth` is at most 14")
+        if self.hide_rows and (self.encryption == "none" or self.hide_order):
+            raise JobError("`hide_rows` needs encryption, and does not go with `hide_order`")
+        if self.hide_rows and self.min_bin_rows > 1:
+            raise JobError("a partner that sees no rows (`hide_rows`) cannot count `min_bin_rows`")
         if self.hide_order and self.colsample_bytree < 1:
             raise JobError(
                 "`colsample_bytree` cannot be used with `hide_order`: columns are hidden"
@@ -1172,7 +1249,8 @@ class VerticalTrees(Method):
                 fed.positions(name, rows).to(torch.int32),
                 agreed.model_dump(mode="json"),
             )
-            partner = _Partner(peer, table, agreed, None)
+            kind = _BlindPartner if self.hide_rows else _Partner
+            partner = kind(peer, table, agreed, None)
             if len(partner.full):
                 partners.append(partner)
         if not sources and not partners:
@@ -1185,7 +1263,7 @@ class VerticalTrees(Method):
             raise JobError("`first_tree_alone` needs columns at the active party")
         self._key: PrivateKey | None = None
         if self.encryption != "none" and partners:
-            self._key = self._new_key(count, partners)
+            self._key = self._new_key(len(rows), partners)
             public = self._key.public.to_tensor()
             for partner in partners:
                 partner.key = self._key
@@ -1196,11 +1274,14 @@ class VerticalTrees(Method):
 
     def _new_key(self, rows: int, partners: Sequence[_Partner]) -> PrivateKey:
         cells = max(partner.cells for partner in partners)
+        width = 2 * (self.loss_.outputs if self.multi_output else 1)
+        nodes = 2 ** max(0, self.max_depth - 2)  # asked for at the deepest level
+        apart = min(nodes, BLIND_NODES) if self.hide_rows else 1
         workload = Workload(
             rows=rows * (2 if self.hide_order else 1),  # half of the candidates hold each row
             largest=2**self.precision - 1,
-            width=2 * (self.loss_.outputs if self.multi_output else 1),
-            groups=min(cells * 2 ** (self.max_depth - 1), 2**30),
+            width=width * apart,
+            groups=min(cells * (1 if self.hide_rows else 2 * nodes), 2**30),
         )
         scheme: Scheme
         if self.encryption == "auto":
@@ -1600,6 +1681,10 @@ class BoostedTrees(VerticalTrees):
         hide_order: Keep the order of a partner's bins from the active party: it gets the sums left
             of every possible split, shuffled over all columns. About ``max_bin / 2`` times the
             partner's work under encryption. Categories are then split one against the rest.
+        hide_rows: Keep the rows of nodes from partners, so that these say nothing of labels: for
+            every level everybody's figures are sent again, encrypted, with zeros for the rows of
+            other nodes. A partner still learns which of its columns and bins split. Needs
+            encryption; three to four times the work.
     """
 
     def __init__(
@@ -1635,6 +1720,7 @@ class BoostedTrees(VerticalTrees):
         partner_depth: int = 2,
         min_bin_rows: int = 1,
         hide_order: bool = False,
+        hide_rows: bool = False,
     ) -> None:
         self.n_estimators = n_estimators
         self.max_depth = max_depth
@@ -1666,6 +1752,7 @@ class BoostedTrees(VerticalTrees):
         self.partner_depth = partner_depth
         self.min_bin_rows = min_bin_rows
         self.hide_order = hide_order
+        self.hide_rows = hide_rows
 
 
 class RandomForest(VerticalTrees):
