@@ -125,7 +125,7 @@ def digits() -> Task:
         local={"epochs": 5, "batch_size": 32},
         rates=(0.02, 0.05, 0.1, 0.2),
         rounds=60,
-        target=0.90,
+        target=0.93,
     )
 
 

@@ -114,9 +114,9 @@ def test_trees_learn_numbers_and_many_classes(build: Make, digits: Make) -> None
     fed = build(cut(x, y + 0.5), label="y")
     assert HorizontalTrees(rounds=15, depth=3).fit(fed).score(fed) > 0.5
     fed = digits(3)
-    model = HorizontalTrees(rounds=6, depth=3).fit(fed)
+    model = HorizontalTrees(rounds=3, depth=3).fit(fed)
     assert model.weights_.shape[1] == 10
-    assert model.score(fed) > 0.85
+    assert model.score(fed) > 0.8
 
 
 def test_boosting_stops_where_validation_was_best(build: Make) -> None:

@@ -132,7 +132,7 @@ def test_a_private_batch_is_drawn_by_coins_and_noised(monkeypatch: pytest.Monkey
     privacy = Privacy(unit="row", clip=1e-6, noise=1e6)  # all noise: its size is z C / B
     generator = torch.Generator().manual_seed(3)
     moves: list[Tensor] = []
-    for _ in range(200):
+    for _ in range(60):
         start = model.vector()
         client.descend_privately(
             model, privacy, epochs=1, shift=None, proximal=0.0, generator=generator
@@ -140,7 +140,7 @@ def test_a_private_batch_is_drawn_by_coins_and_noised(monkeypatch: pytest.Monkey
         moves.append(model.vector() - start)
     steps = client.private_steps(1)
     assert steps == (20, 3)
-    assert torch.stack(moves).std().item() == pytest.approx(3**0.5 / 20, rel=0.05)
+    assert torch.stack(moves).std().item() == pytest.approx(3**0.5 / 20, rel=0.08)
 
 
 def test_rows_have_an_account_at_each_client(digits: Make) -> None:

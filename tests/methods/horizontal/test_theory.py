@@ -152,7 +152,7 @@ def test_on_two_quadratics_scaffold_reaches_the_optimum_and_fedavg_does_not(buil
     ends: dict[str, float] = {}
     for name, make in (("fedavg", FedAvg), ("scaffold", Scaffold)):
         fed, best = two_quadratics(build)
-        model = make(rounds=200, local=local, agreement=ALL).fit(fed)
+        model = make(rounds=80, local=local, agreement=ALL).fit(fed)
         ends[name] = abs(model.weights_.item() - best)
     assert ends["scaffold"] < 1e-5
     assert ends["fedavg"] > 0.05
