@@ -12,7 +12,7 @@ import pytest
 from interlace import Federation, Party
 from interlace.errors import DataError, JobError
 from interlace.methods import ActiveAlone, MeanImputation, Pooled, SplitVFL, WithFallback
-from interlace.methods.catalogue import CATALOGUE, build_method
+from interlace.methods.catalogue import CATALOGUE, accepted, build_method
 from interlace.models import BottomSpec, Optimisation
 
 HOW: dict[str, Any] = {
@@ -129,9 +129,13 @@ def test_a_fallback_scores_those_whom_no_partner_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(CATALOGUE))
 def test_every_method_can_be_named(name: str) -> None:
-    method = build_method(name, {"epochs": 3, "bottom": {"hidden": [8], "width": 4}})
-    assert method.epochs == 3
-    assert method.bottom.width == 4
+    wanted = {"epochs": 3, "max_depth": 3, "bottom": {"hidden": [8], "width": 4}}
+    settings = accepted(name, wanted)
+    method = build_method(name, settings)
+    assert "epochs" in settings or "max_depth" in settings
+    assert all(getattr(method, key) == 3 for key in settings if key != "bottom")
+    if "bottom" in settings:
+        assert method.bottom.width == 4
     assert type(method)(**method.get_params()).get_params() == method.get_params()
 
 

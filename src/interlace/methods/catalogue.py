@@ -28,6 +28,7 @@ from interlace.methods.vertical import (
     SSVFLIndependent,
     VFedTrans,
 )
+from interlace.methods.vertical.boosting import BoostedTrees, DecisionTree, RandomForest
 from interlace.models import BottomSpec, Optimisation
 
 Role = Literal["method", "baseline", "upper bound"]
@@ -133,6 +134,26 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "Every batch also has people with a missing view, which is estimated; those without a "
         "label get one where the classifiers over all views and each single view agree.",
+    ),
+    "boosted_trees": Entry(
+        BoostedTrees,
+        "Boosted trees",
+        "method",
+        "Trees whose splits are on anybody's columns, grown by the party that has the label from "
+        "encrypted sums of gradients (SecureBoost).",
+    ),
+    "random_forest": Entry(
+        RandomForest,
+        "Random forest",
+        "method",
+        "Trees side by side, each from a part of the people and columns, found from encrypted "
+        "sums as boosted trees are.",
+    ),
+    "decision_tree": Entry(
+        DecisionTree,
+        "Decision tree",
+        "method",
+        "One tree whose splits are on anybody's columns, found from encrypted sums.",
     ),
     "active_alone": Entry(
         ActiveAlone,
