@@ -18,6 +18,7 @@ from interlace.methods.vertical import (
     AggVFL,
     EntityAugmentation,
     FedCVT,
+    FederatedTransfer,
     FedOnce,
     FewShotVFL,
     OneShotVFL,
@@ -92,6 +93,13 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "Split learning on people put together: every party embeds people of its own choice, and "
         "the joined embeddings are learnt with their mixed label, so nobody need be held by all.",
+    ),
+    "transfer": Entry(
+        FederatedTransfer,
+        "Federated transfer learning",
+        "method",
+        "All labelled people of the active party give classes a meaning in a space that both sides "
+        "embed their people into; a partner's view alone then names a person.",
     ),
     "vfedtrans": Entry(
         VFedTrans,

@@ -8,6 +8,7 @@ from interlace.methods.vertical.one_shot import FewShotVFL, OneShotVFL
 from interlace.methods.vertical.proto_evfl import ProtoEVFL
 from interlace.methods.vertical.split import AggVFL, SplitVFL
 from interlace.methods.vertical.ss_vfl import SSVFLCollaborative, SSVFLIndependent
+from interlace.methods.vertical.transfer import FederatedTransfer
 
 __all__ = [
     "APCVFL",
@@ -15,6 +16,7 @@ __all__ = [
     "EntityAugmentation",
     "FedCVT",
     "FedOnce",
+    "FederatedTransfer",
     "FewShotVFL",
     "OneShotVFL",
     "PrivilegedDistillation",
