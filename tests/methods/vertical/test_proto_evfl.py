@@ -36,7 +36,7 @@ FAST = Optimisation(learning_rate=5e-3)
 
 
 def small(**kw: Any) -> ProtoEVFL:
-    return ProtoEVFL(**{"epochs": 12, "bottom": SMALL, "top": (16,), "optimisation": FAST, **kw})
+    return ProtoEVFL(**{"epochs": 8, "bottom": SMALL, "top": (16,), "optimisation": FAST, **kw})
 
 
 def said(fed: Federation, since: int = 0) -> list[tuple[str, str, str, str]]:
