@@ -32,6 +32,7 @@ from interlace.data.columns import (
     fit_column,
     numbers,
 )
+from interlace.data.images import is_image
 from interlace.errors import DataError, Refused
 
 Floats = NDArray[np.float64]
@@ -184,10 +185,21 @@ class Binning(_Saved):
             party: Whose table it is, for errors.
             file: Its file, for errors.
             categories: Columns that hold codes although they look like numbers.
+
+        Raises:
+            DataError: a column holds images.
         """
         found: list[NumericBins | CategoryBins] = []
         for name in columns:
             series = frame[name].gather(rows)
+            if is_image(series.dtype):
+                raise DataError(
+                    "trees read tables, and this column holds images",
+                    party=party,
+                    file=file,
+                    column=name,
+                    way_out="Leave it out, or take a method with networks.",
+                )
             plan, _ = fit_column(series, categorical=name in categories, party=party, file=file)
             if plan is None:
                 continue

@@ -423,7 +423,12 @@ def test_no_party_learns_anothers_columns(breast: Make, tmp_path: Path) -> None:
     assert splits
     assert set(splits[0]) == {"column", "below", "levels", "missing_left"}
     assert "value" not in kept.read_text()
+    assert json.loads(kept.read_text())["importance"] == {}
+    model.share_importance()
+    told = side(fed, model, "shop").importance
     worth = model.importance()
+    assert sum(told.values()) == pytest.approx(worth["shop"]["all columns"])
+    assert all(name.startswith("secret") for name in told)
     assert set(worth["shop"]) == {"all columns"}
     assert all(name.startswith("hidden") for name in worth["bank"])
     assert sum(sum(w.values()) for w in model.importance("weight").values()) == sum(
@@ -439,10 +444,18 @@ def test_a_policy_can_insist_on_encryption(breast: Make) -> None:
     trees(n_estimators=1, encryption="rlwe-fast").fit(breast(options=options))
 
 
-def test_noise_on_sums_is_taken_for_what_it_is(breast: Make) -> None:
-    noisy = Policy(guards={Kind.GRADIENT: [{"clip": {"norm": 1e9}}]})
-    model = trees(n_estimators=5).fit(breast(options={"bank": {"policy": noisy}}))
-    assert len(model.trees_) == 5
+def test_noise_on_gradients_is_taken_for_what_it_is(breast: Make) -> None:
+    """Sums are then no whole numbers, and add up to nothing exactly; trees grow all the same."""
+    noisy = Policy(guards={Kind.GRADIENT: [{"clip": {"norm": 1.5}}, {"gaussian": {"sigma": 0.01}}]})
+    fed = breast(options={"bank": {"policy": noisy}})
+    model = trees(n_estimators=5).fit(fed)
+    assert model.made_["vendor"] > 0
+    assert fed.active.boundary.accounts()
+
+
+def test_images_are_no_columns_of_trees(digits: Make) -> None:
+    with pytest.raises(DataError, match="trees read tables"):
+        trees().fit(digits())
 
 
 # -- checkpoints and models ---------------------------------------------------------------------

@@ -63,6 +63,7 @@ from interlace.boundary.kinds import (
     Control,
     Gradient,
     Histogram,
+    PartialScore,
     RowSelection,
     SplitChoice,
 )
@@ -180,6 +181,7 @@ class BoostingSide(PassiveSide):
     settings: BoostingSettings
     binning: Binning
     splits: list[Split]
+    importance: dict[str, float]  # by column, once the active party has said
     key: PublicKey | None = None
     layout: Layout
     candidates: _Candidates | None
@@ -217,7 +219,7 @@ class BoostingSide(PassiveSide):
         self._records = torch.from_numpy(self._codes.view(np.uint8))
         party.boundary.protect(self._records)
         self.layout = Layout.of(self.binning, signs_of(self.binning, self.settings.monotone, party))
-        self.splits, self.key, self.candidates = [], None, None
+        self.splits, self.key, self.candidates, self.importance = [], None, None, {}
         layout = self.layout
         if self.settings.hide_order:
             gaps = (self._codes[: len(train)] == 0).any(axis=0)
@@ -373,6 +375,15 @@ class BoostingSide(PassiveSide):
         return torch.from_numpy(np.ascontiguousarray(np.packbits(goes, axis=0).T))
 
     @operation
+    def take_importance(self, gains: PartialScore) -> None:
+        """Take what each of this party's splits took off the loss; it alone can name columns."""
+        if gains.shape != (len(self.splits),):
+            raise Refused(f"party '{self.party.name}' has {len(self.splits)} splits")
+        self.importance = {}
+        for split, gain in zip(self.splits, gains.tolist(), strict=True):
+            self.importance[split.column] = self.importance.get(split.column, 0.0) + gain
+
+    @operation
     def keep(self, splits: Control) -> None:
         """Forget the splits after the first so many: later trees turned out to be no better."""
         del self.splits[int(splits["splits"]) :]
@@ -514,10 +525,12 @@ class BoostingSide(PassiveSide):
                 "party": self.party.name,
                 "binning": self.binning.model_dump(mode="json"),
                 "splits": [split.model_dump(mode="json") for split in self.splits],
+                "importance": self.importance,
             },
         )
 
     def _take(self, state: State) -> None:
+        self.importance = dict(state.meta["importance"])
         self.binning = Binning.model_validate(state.meta["binning"])
         self.splits = [Split.model_validate(split) for split in state.meta["splits"]]
 
@@ -707,10 +720,9 @@ class _Partner:
 
     blind = False  # whether it is kept from knowing which rows a node has
 
-    def __init__(
-        self, peer: Peer, table: Tensor, settings: BoostingSettings, key: PrivateKey | None
-    ) -> None:
-        self.name, self.peer, self.key = peer.name, peer, key
+    def __init__(self, peer: Peer, rows: Tensor, table: Tensor, settings: BoostingSettings) -> None:
+        self.name, self.peer, self.people = peer.name, peer, rows
+        self.key: PrivateKey | None = None
         self.merging, self.hidden = settings.min_bin_rows > 1, settings.hide_order
         if table.dim() != 2 or table.shape[1] != 3:
             raise Refused(f"party '{self.name}' described its columns in an unknown way")
@@ -735,7 +747,8 @@ class _Partner:
         sampled = torch.from_numpy(work.sampled.astype(np.uint8))
         chosen = torch.from_numpy(columns[: 0 if self.hidden else None].astype(np.int32))
         if self.key is None:
-            figures = torch.from_numpy(work.figures[work.sampled])
+            figures = torch.from_numpy(work.figures[work.sampled] * work.units)
+            self.peer.me.boundary.about(self.people[torch.from_numpy(work.sampled)])
             self.peer.ask(BoostingSide.start, sampled, chosen, figures)
         else:
             self.peer.ask(BoostingSide.start_encrypted, sampled, chosen, work.sealed)
@@ -759,7 +772,7 @@ class _Partner:
             answer = self.peer.ask(BoostingSide.histograms, *asked)
             if tuple(answer.shape) != shape:
                 raise self._wrong(f"sums of shape {tuple(answer.shape)}, not {shape}")
-            found = answer.double().numpy()
+            found = answer.double().numpy() / self._work.units
         else:
             answer = self.peer.ask(BoostingSide.encrypted_histograms, *asked)
             limit = np.repeat(spread, cells, axis=0)
@@ -1244,13 +1257,12 @@ class VerticalTrees(Method):
         partners: list[_Partner] = []
         for name, peer in self.peers_.items():
             agreed = settings(name)
+            people = fed.positions(name, rows)
             table = peer.ask(
-                BoostingSide.begin,
-                fed.positions(name, rows).to(torch.int32),
-                agreed.model_dump(mode="json"),
+                BoostingSide.begin, people.to(torch.int32), agreed.model_dump(mode="json")
             )
             kind = _BlindPartner if self.hide_rows else _Partner
-            partner = kind(peer, table, agreed, None)
+            partner = kind(peer, people, table, agreed)
             if len(partner.full):
                 partners.append(partner)
         if not sources and not partners:
@@ -1377,11 +1389,16 @@ class VerticalTrees(Method):
         }
 
     def _whole_numbers(self, g: Floats, h: Floats) -> tuple[Floats, Floats]:
-        """g and h as whole numbers side by side, and what one of each stands for."""
+        """g and h as whole numbers side by side, and what one of each stands for.
+
+        That is a power of two, so that what travels in clear, in the loss's own units, adds up as
+        exactly.
+        """
         n, outputs = g.shape
         exact = 2 ** min(40, 51 - n.bit_length()) - 1
         largest = exact if self._key is None else self._largest
-        units = [float(np.abs(x).max(initial=0)) / largest or 1.0 for x in (g, h)]
+        most = [float(np.abs(x).max(initial=0)) for x in (g, h)]
+        units = [2.0 ** math.ceil(math.log2(m / largest)) if m else 1.0 for m in most]
         figures = np.concatenate([np.rint(g / units[0]), np.rint(h / units[1])], axis=1)
         return figures, np.repeat(units, outputs)
 
@@ -1526,6 +1543,21 @@ class VerticalTrees(Method):
                 columns = out.setdefault(owner, {})
                 columns[column] = columns.get(column, 0.0) + (gain if kind == "gain" else 1.0)
         return out
+
+    def share_importance(self) -> None:
+        """Tell each partner what its own splits took off the loss, so that it can say which of its
+        columns matter: they stand in its own model file after :meth:`save`.
+
+        Gains say a little of labels, so no partner is told unless you call this.
+        """
+        gains = {name: np.zeros(count) for name, count in self.made_.items()}
+        for tree in (tree for trees in self.trees_ for tree in trees):
+            for owner, split, gain in zip(tree.owner, tree.split, tree.gain, strict=True):
+                if owner is not None:
+                    gains[owner][split] = gain
+        for name, peer in self.peers_.items():
+            if name in gains:
+                peer.ask(BoostingSide.take_importance, torch.from_numpy(gains[name]))
 
     # -- keeping -------------------------------------------------------------------------------
 
