@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from interlace.cli import app
 

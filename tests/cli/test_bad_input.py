@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from click.testing import Result
+from typer.testing import Result
 
 from interlace import Federation, Party, SplitVFL
 from interlace.boundary.kinds import Embedding, RowSelection

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from typer.testing import Result
 
 PROGRAM = str(Path(sys.executable).with_name("interlace"))
 VERBS = ("demo", "split", "inspect", "run", "predict", "report")

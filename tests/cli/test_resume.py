@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from click.testing import Result
+from typer.testing import Result
 
 from interlace.job.results import Results
 

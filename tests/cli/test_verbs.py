@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from click.testing import Result
+from typer.testing import Result
 
 from interlace.cli import demo
 from interlace.cli.run import EXAMPLE
