@@ -15,7 +15,15 @@ from torch.nn import functional as F
 from interlace import Federation, Party
 from interlace.data.spec import InputSpec
 from interlace.errors import AlignmentError, DataError
-from interlace.methods import APCVFL, PrivilegedDistillation, VFedTrans
+from interlace.methods import (
+    APCVFL,
+    FedOnce,
+    PrivilegedDistillation,
+    ProtoEVFL,
+    SplitVFL,
+    SSVFLIndependent,
+    VFedTrans,
+)
 from interlace.methods.vertical.distillation import JointCode, Reconstruction, leading, soften
 from interlace.models import BottomSpec, Optimisation
 
@@ -163,7 +171,7 @@ def test_the_wire_changes_nothing(breast: Any, method: type) -> None:
 def test_two_parties(breast: Any, method: type) -> None:
     train, test = breast(missing=200).split(0.3)
     model = make(method).fit(train)
-    assert roc_auc_score(test.y, model.predict_proba(test)[:, 1]) > 0.97
+    assert roc_auc_score(test.y, model.predict_proba(test)[:, 1]) > 0.93
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -191,6 +199,23 @@ def test_images(digits: Any, method: type) -> None:
     flat = BottomSpec(network="mlp", hidden=(32,), width=16)
     model = make(method, epochs=10, bottom=flat, **local)
     assert model.fit(train).score(test) > 0.5
+
+
+@pytest.mark.parametrize("method", [*ALL, FedOnce, SSVFLIndependent, ProtoEVFL])
+def test_categories_and_gaps(method: type) -> None:
+    """Every way of learning alone reads categories, gaps, and parties with nothing else."""
+    rng = np.random.default_rng(0)
+    n = 160
+    colour = rng.choice(["red", "green", "blue"], n)
+    amount = np.where(rng.random(n) < 0.2, None, rng.standard_normal(n).round(2))
+    ids = [f"p{i}" for i in range(n)]
+    y = (colour == "red").astype(int)
+    own = pl.DataFrame({"id": ids, "colour": colour, "y": y, "sum": pl.Series(amount.tolist())})
+    theirs = pl.DataFrame({"id": ids, "shade": colour, "town": rng.choice(["a", "b"], n)})
+    fed = Federation.simulate([Party("bank", own, label="y"), Party("shop", theirs)])
+    train, test = fed.split(0.3)
+    local = {"local_epochs": 5} if method not in (PrivilegedDistillation, ProtoEVFL) else {}
+    assert method(**{**HOW, **local}).fit(train).score(test) > 0.75
 
 
 def test_several_labels_at_once(federate: Any) -> None:
@@ -289,6 +314,30 @@ def test_a_resumed_fit_ends_the_same_and_asks_nobody_again(
     resumed, spoken = fit(tmp_path / "killed", False)
     np.testing.assert_array_equal(resumed, whole)
     assert spoken == []
+
+
+def test_a_teacher_that_was_killed_goes_on(
+    breast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(folder: Path, most: int) -> np.ndarray:
+        steps = iter(range(most))
+        honest = SplitVFL._step
+
+        def step(self: Any, *args: Any) -> torch.Tensor:
+            if next(steps, None) is None:
+                raise Killed
+            return honest(self, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SplitVFL, "_step", step)
+            fed = breast(folder=folder)
+            model = make(PrivilegedDistillation, epochs=3, batch_size=128)
+            return model.fit(fed, checkpoint="run").predict_proba(fed)
+
+    whole = fit(tmp_path / "whole", 100)
+    with pytest.raises(Killed):
+        fit(tmp_path / "killed", 6)  # in the second of three epochs of four steps
+    np.testing.assert_array_equal(fit(tmp_path / "killed", 8), whole)
 
 
 @pytest.mark.parametrize("method", ALL)

@@ -82,8 +82,8 @@ class FederatedTransfer(JointTraining):
 
     L = CE(Φ · u_k, y) on shared people + ``alignment`` · mean ‖u_active − u_k‖² / d on the same,
     with Φ = mean over the active party's labelled people of ±u_active, recomputed in each step with
-    its gradient. Scoring reads partners' embeddings alone; the active party's columns are needed in
-    training only.
+    its gradient. Shared people are those whom all parties hold. Scoring reads partners' embeddings
+    alone; the active party's columns are needed in training only.
 
     For classes, not for regression; the active party needs columns, and all embeddings one width.
     Tables and images. Several classes (each against the rest) and several partners (the mean of
