@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -38,7 +38,7 @@ class _Common:
 
     protocol: Literal["auto", "dh", "kkrt"] = "auto"
     reveal: Literal["pairs", "common"] = "pairs"
-    sessions: int = 0
+    opened: set[str] = field(default_factory=set)
     alignment: Alignment | None = None
     label_plan: LabelPlan | None = None
 
@@ -224,20 +224,26 @@ class Federation:
             other.held_out = np.asarray(held_out, dtype=np.int64)
         return other
 
-    def shared(self) -> Self:
-        """The people of this view whom every party holds."""
-        return self.view(np.intersect1d(self.rows, self.alignment.common))
+    def shared(self, *, partial: bool = False) -> Self:
+        """The people of this view whom every party holds, or any partner if ``partial``."""
+        common = self.alignment.common
+        if partial:
+            common = np.flatnonzero(self.alignment.holders.any(axis=1))
+        return self.view(np.intersect1d(self.rows, common))
 
     def labelled(self) -> Self:
         """The people of this view whose label the active party knows."""
         return self.view(self.rows[is_known(self.y).numpy()])
 
-    def split(self, test: float | int = 0.25, *, seed: int | None = None) -> tuple[Self, Self]:
+    def split(
+        self, test: float | int = 0.25, *, seed: int | None = None, partial: bool = False
+    ) -> tuple[Self, Self]:
         """Hold some shared, labelled people out for testing.
 
         Args:
             test: Share or number of the shared, labelled people to hold out.
             seed: Draws them; by default the federation's seed.
+            partial: Take those whom any partner holds for shared, not only those whom all do.
 
         Returns:
             The training view (everybody else, shared or not) and the test view. Classes keep
@@ -245,7 +251,7 @@ class Federation:
         """
         from sklearn.model_selection import train_test_split
 
-        pool = self.shared().labelled()
+        pool = self.shared(partial=partial).labelled()
         strata = None
         if self.label_plan.task in ("binary", "multiclass"):
             y = pool.y.numpy()
@@ -294,6 +300,9 @@ class Federation:
     def fresh(self, seed: int, tag: str) -> Self:
         """The same people and ledgers for a training of its own: another seed, guards from new.
 
+        In a simulation every seed is a what-if: each counts its privacy budget and its bytes from
+        zero, as the one training would that is done for real.
+
         Args:
             seed: Seeds everything random.
             tag: Names the conversations in the ledger, so that their messages can be told apart.
@@ -337,8 +346,11 @@ class Federation:
 
     def open(self, protocol: str, side: type[PassiveSide]) -> dict[str, Peer]:
         """Start a conversation with every passive party."""
-        self._common.sessions += 1
-        session = self._tag or f"{protocol}-{self._common.sessions:04d}"
+        opened = self._common.opened
+        session = self._tag or f"{protocol}-{len(opened) + 1:04d}"
+        if session in opened:  # another conversation of the same training
+            session = f"{session}+{len(opened)}"
+        opened.add(session)
         for name in self.passive:
             self.engine.open(session, side, name, self.active.name)
         return self.peers(session)

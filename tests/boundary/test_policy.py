@@ -90,7 +90,7 @@ def test_what_is_not_allowed_stays_and_the_error_says_what_to_do(
 ) -> None:
     assert Kind.MODEL_WEIGHTS not in Policy().allow
     out = boundary(allow={Kind.GRADIENT})
-    with pytest.raises(PolicyError, match=r"'vendor'.*embedding.*`policy: allow:`"):
+    with pytest.raises(PolicyError, match=r"'vendor'.*`policy: {allow_also: \[embedding\]}`"):
         release(out, torch.ones(2, 2))
     assert nothing_left(out)
 

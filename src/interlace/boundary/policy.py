@@ -17,21 +17,30 @@ class Policy(BaseModel):
     Args:
         allow: The kinds that may leave. By default every kind that a vertical method needs;
             ``model weights`` must be asked for, since in a vertical federation nobody needs them.
+        allow_also: Kinds that may leave besides those, as ``[model weights]`` for most horizontal
+            methods.
         guards: For a kind, the guards that every value of it passes before it leaves, in order,
             as ``[{"clip": {"norm": 1.0}}, {"gaussian": {"epsilon": 8.0, ...}}]``
             (see :mod:`interlace.boundary.guards`). Only kinds made of real numbers can be guarded.
-        max_bytes: Most bytes that may leave in one run; ``None`` sets no limit.
+        max_bytes: Most bytes that may leave in one training (in a simulation every seed is a
+            training of its own); ``None`` sets no limit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     allow: frozenset[Kind] = frozenset(Kind) - NEVER_LEAVES - {Kind.MODEL_WEIGHTS}
+    allow_also: frozenset[Kind] = frozenset()
     guards: dict[Kind, list[dict[str, dict[str, Any]]]] = Field(default_factory=dict)
     max_bytes: int | None = Field(default=None, gt=0)
 
+    @property
+    def allowed(self) -> frozenset[Kind]:
+        """Every kind that may leave."""
+        return self.allow | self.allow_also
+
     @model_validator(mode="after")
     def _no_policy_allows_records(self) -> Self:
-        asked = sorted(k.value for k in self.allow & NEVER_LEAVES)
+        asked = sorted(k.value for k in self.allowed & NEVER_LEAVES)
         if asked:
             raise ValueError(f"no policy can allow {' or '.join(asked)} to leave a party")
         return self

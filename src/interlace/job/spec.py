@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,6 +12,7 @@ from interlace.boundary import Policy
 from interlace.data.ids import IdRule
 from interlace.data.tables import source_name
 from interlace.errors import JobError
+from interlace.files import write_whole
 
 
 class PartyFile(BaseModel):
@@ -23,14 +23,17 @@ class PartyFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    table: str = Field(
+    table: str | None = Field(
+        default=None,
         description="CSV, Parquet or Feather file (relative to this file), "
-        "`duckdb:///file.db?table=name`, or `sql:SELECT ...` that DuckDB can run."
+        "`duckdb:///file.db?table=name`, or `sql:SELECT ...` that DuckDB can run. None: a party "
+        "that only drives a horizontal federation.",
     )
-    id: str | list[str] | IdRule = Field(
+    id: str | list[str] | IdRule | None = Field(
         default="id",
         description="The column, or columns, that say who a row is about; or a rule with "
-        "`columns`, `strip`, `case`, `zeros`, `duplicates`, `blanks`.",
+        "`columns`, `strip`, `case`, `zeros`, `duplicates`, `blanks`. `null` where rows have none, "
+        "as a horizontal federation matches nobody.",
     )
     label: str | list[str] | None = Field(
         default=None, description="The column to learn, at the party that has it."
@@ -87,13 +90,15 @@ class Job(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(description="Names the run's folder and report.")
+    name: str = Field(pattern=r"^[^./\\][^/\\]*$", description="Names the run's folder and report.")
     description: str = Field(default="", description="A sentence for the report's head.")
     parties: dict[str, PartyFile] = Field(
         description="Each party's file inline, or the path of its `party.yaml`."
     )
     active: str | None = Field(
-        default=None, description="The party that drives; by default the one with a label."
+        default=None,
+        description="The party that drives; by default the one with a label, or in a horizontal "
+        "federation the one without a table, or the first.",
     )
     method: MethodChoice = Field(
         default=MethodChoice(name="split"),
@@ -109,7 +114,11 @@ class Job(BaseModel):
         description="One training per seed, with other people held out; intervals are over them.",
     )
     test: float = Field(
-        default=0.25, gt=0, lt=1, description="Share of the shared, labelled people held out."
+        default=0.25,
+        gt=0,
+        lt=1,
+        description="Share of the shared, labelled people held out; in a horizontal federation of "
+        "each party's.",
     )
     align: Matching = Field(default_factory=Matching, description="How people are matched.")
     wire: bool = Field(
@@ -192,12 +201,10 @@ def write_job(job: Job, path: Path) -> None:
     """
     data = job.model_dump(mode="json", exclude_defaults=True)
     for entry in data["parties"].values():
-        table = Path(entry["table"])
+        table = Path(entry.get("table", ""))
         if table.is_absolute() and table.is_relative_to(path.parent.resolve()):
             entry["table"] = str(table.relative_to(path.parent.resolve()))
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(_yaml(data))
-    os.replace(fresh, path)
+    write_whole(path, _yaml(data).encode())
 
 
 def shown(job: Job) -> str:
@@ -205,7 +212,8 @@ def shown(job: Job) -> str:
     queries not at all."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     for entry in data["parties"].values():
-        entry["table"] = Path(source_name(entry["table"]) or "").name
+        if "table" in entry:
+            entry["table"] = Path(source_name(entry["table"]) or "").name
     return _yaml(data)
 
 
@@ -216,7 +224,7 @@ def _yaml(data: dict[str, Any]) -> str:
 def located(job: Job, base: Path) -> Job:
     """The job with its tables' relative paths taken from ``base``."""
     parties = {
-        name: file.model_copy(update={"table": _absolute(file.table, base)})
+        name: file.model_copy(update={"table": file.table and _absolute(file.table, base)})
         for name, file in job.parties.items()
     }
     return job.model_copy(update={"parties": parties})

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
     What was learnt ends in an underscore: ``label_plan_`` (task and classes), ``history_``.
     """
 
+    # Whether people count whom only some of the partners hold; else all must hold them.
+    partial: ClassVar[bool] = False
     label_plan_: LabelPlan
     history_: list[Epoch]
 

@@ -35,7 +35,7 @@ from interlace.methods.base import Clock, EarlyStopping, OnEpoch
 from interlace.methods.bottom import latest_checkpoint, read_checkpoint, write_checkpoint
 from interlace.methods.horizontal.drift import Drift, Round
 from interlace.methods.horizontal.local import CHUNK, Client, FlatModel, LocalTraining, Work
-from interlace.methods.horizontal.method import HorizontalMethod
+from interlace.methods.horizontal.method import HorizontalMethod, pooled
 from interlace.methods.horizontal.privacy import Privacy, client_account, row_account
 from interlace.methods.horizontal.secure import SMALLEST_COHORT, unmask
 from interlace.methods.horizontal.side import (
@@ -402,7 +402,7 @@ class FedAvg(HorizontalMethod):
             federation.active.boundary.round = number
             record = self._round(federation, number)
             if watched:
-                validation = self._pooled(self._evaluations("validation"))["loss"]
+                validation = pooled(self._evaluations("validation"))["loss"]
                 record["validation"] = validation
                 if stopping.better(number, validation):
                     self.best_ = self.weights_.clone()

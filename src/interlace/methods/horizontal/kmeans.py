@@ -91,10 +91,22 @@ class KMeansSide(HorizontalSide):
         """Rows as points; float64 (n, columns)."""
         return design(self.x.index_select(0, rows), self.plan.spec)[:, :-1]
 
+    def outputs(self) -> NDArray[np.float64]:
+        """1 for the cluster of each of one's own rows, 0 else; (n, k)."""
+        assert self.final is not None
+        rows = torch.arange(len(self.party))
+        return np.asarray(clusters_of(self.points(rows), self.final))
+
     def figures(self, weights: Tensor, rows: Tensor) -> dict[str, float]:
         """Inertia of some rows."""
         distance = torch.cdist(self.points(rows), weights).min(1).values
         return {"rows": float(len(rows)), "loss": float(distance.square().sum())}
+
+
+def clusters_of(points: Tensor, centres: Tensor) -> Tensor:
+    """1 for the nearest centre of each point, 0 else; (n, k)."""
+    nearest = torch.cdist(points, centres).argmin(1)
+    return torch.nn.functional.one_hot(nearest, len(centres)).double()
 
 
 class HorizontalKMeans(HorizontalMethod):
@@ -190,9 +202,9 @@ class HorizontalKMeans(HorizontalMethod):
         model.fit(some[:, :-1].numpy(), sample_weight=some[:, -1].numpy())
         return torch.from_numpy(model.cluster_centers_).double()
 
-    def predict(self, federation: Federation) -> NDArray[Any]:
-        """The cluster of each of the server's own rows in a view."""
-        clusters: NDArray[np.int64] = self.outputs(federation).argmax(1)
+    def decide(self, outputs: NDArray[np.float64]) -> NDArray[Any]:
+        """The cluster that is marked."""
+        clusters: NDArray[np.int64] = outputs.argmax(1)
         return clusters
 
     def outputs(self, federation: Federation) -> NDArray[np.float64]:
@@ -204,6 +216,4 @@ class HorizontalKMeans(HorizontalMethod):
         return -self.evaluate(federation)["pooled"]["loss"]
 
     def _logits(self, x: Tensor) -> Tensor:
-        points = design(x, self.plan_.spec)[:, :-1]
-        nearest = torch.cdist(points, self.weights_).argmin(1)
-        return torch.nn.functional.one_hot(nearest, self.clusters).double()
+        return clusters_of(design(x, self.plan_.spec)[:, :-1], self.weights_)

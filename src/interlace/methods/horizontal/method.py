@@ -34,6 +34,29 @@ from interlace.party import Party, Peer, State, read_state, write_state
 Part = Literal["all", "train", "validation", "test"]
 
 
+def pooled(answers: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Figures over the rows of all clients, from their sums."""
+    some = [a for a in answers.values() if a["rows"]]
+    if not some:
+        raise InterlaceError("no client has enough rows of this part to score")
+    total = {key: sum(a[key] for a in some) for key in some[0]}
+    rows = total["rows"]
+    out = {"rows": rows, "loss": total["loss"] / rows}
+    if "hits" in total:
+        out["accuracy"] = total["hits"] / rows
+    if "squared_error" in total:
+        spread = total["squares"] - total["sum"] ** 2 / rows
+        out["rmse"] = math.sqrt(total["squared_error"] / rows)
+        out["r2"] = 1 - total["squared_error"] / spread if spread > 0 else math.nan
+    return out
+
+
+def by_client(answers: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Figures of each client that has enough rows, and ``pooled`` over all of them."""
+    out = {n: pooled({n: a}) for n, a in answers.items() if a["rows"]}
+    return {**out, "pooled": pooled(answers)}
+
+
 class HorizontalMethod(Method):
     """A method over parties that have the same columns and other people.
 
@@ -137,7 +160,7 @@ class HorizontalMethod(Method):
     # -- how good it is -------------------------------------------------------------------------
 
     def evaluate(self, federation: Federation, part: Part = "all") -> dict[str, dict[str, float]]:
-        """Loss and accuracy (R² for a regression) at each client, and ``pooled`` over all of them.
+        """Loss and accuracy (R² and RMSE for a regression) by client, and ``pooled`` over all.
 
         Each client scores its own rows and sends sums; fewer than five rows say nothing.
 
@@ -146,10 +169,12 @@ class HorizontalMethod(Method):
                 (:meth:`Federation.with_tables`), all of whose rows are ``all``.
             part: Which rows: those that ``agreement`` set aside, or all.
         """
+        return by_client(self.answers(federation, part))
+
+    def answers(self, federation: Federation, part: Part) -> dict[str, dict[str, float]]:
+        """Each client's sums, from which :meth:`evaluate` makes its figures."""
         self._reach(federation)
-        answers = self._evaluations(part)
-        out = {n: self._pooled({n: a}) for n, a in answers.items() if a["rows"]}
-        return {**out, "pooled": self._pooled(answers)}
+        return self._evaluations(part)
 
     def score(self, federation: Federation) -> float:
         """Accuracy, or R² for a regression, over all clients' labelled rows."""
@@ -160,6 +185,18 @@ class HorizontalMethod(Method):
         """Predictions for the server's own rows in a view; clients score theirs themselves."""
         logits = self._own_logits(federation)
         return self.objective_.probabilities(logits)
+
+    def outputs_at(self, party: Party, name: str) -> NDArray[np.float64]:
+        """What the model that :meth:`save` kept says of a client's whole table.
+
+        The client has the model in its own folder and asks nobody.
+        """
+        state = read_state(party.path("models", name))
+        side = self.side(party, party.name)
+        side.take_finished(State(state.tensors, state.meta.get("own", state.meta)))
+        if side.label_plan is not None:
+            self.label_plan_ = side.label_plan
+        return side.outputs()
 
     def _own_logits(self, federation: Federation) -> Tensor:
         self._fitted()
@@ -175,20 +212,6 @@ class HorizontalMethod(Method):
             name: client.ask(HorizontalSide.evaluate, self.weights_, {"name": part})
             for name, client in self.meeting_.clients.items()
         }
-
-    def _pooled(self, answers: dict[str, dict[str, float]]) -> dict[str, float]:
-        some = [a for a in answers.values() if a["rows"]]
-        if not some:
-            raise InterlaceError("no client has enough rows of this part to score")
-        total = {key: sum(a[key] for a in some) for key in some[0]}
-        rows = total["rows"]
-        out = {"rows": rows, "loss": total["loss"] / rows}
-        if "hits" in total:
-            out["accuracy"] = total["hits"] / rows
-        if "squared_error" in total:
-            spread = total["squares"] - total["sum"] ** 2 / rows
-            out["r2"] = 1 - total["squared_error"] / spread if spread > 0 else math.nan
-        return out
 
     def _reach(self, federation: Federation) -> None:
         """Ask from now on the parties of this federation."""

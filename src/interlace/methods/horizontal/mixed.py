@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -77,7 +77,7 @@ class BankSide(BottomSide, TableSide):
     def forward(self, rows: RowSelection) -> Embedding:
         """Embeddings of a batch, in training."""
         mine = self.mine(rows)
-        self.party.boundary.about(rows)
+        self.party.boundary.about(mine)
         return self.bottom.forward(mine).detach()
 
     @operation
@@ -118,6 +118,8 @@ class MixedVFL(Method):
         patience: Stop after that many rounds without a better validation loss; ``None`` never.
         agreement: What the banks agree on about their tables.
     """
+
+    partial: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -202,7 +204,7 @@ class MixedVFL(Method):
             peer.ask(BankSide.leave_out, torch.from_numpy(positions[positions >= 0]))
         banks: dict[str, Peer | Own] = dict(self.peers_)
         self.notes_ = meet(fed, banks, self.agreement, supervised=False).notes
-        settings = BottomSettings(bottom=self.bottom, optimisation=self.optimisation, seed=fed.seed)
+        settings = BottomSettings(bottom=self.bottom, optimisation=self.optimisation)
         widths = {
             name: int(peer.ask(BankSide.build, settings.model_dump(mode="json"))["width"])
             for name, peer in self.peers_.items()

@@ -26,6 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -231,6 +232,13 @@ class HorizontalSide(TableSide):
         with torch.no_grad():
             said = self.logits(weights, self.x.index_select(0, rows))
         return figures(said, self.y.index_select(0, rows), self.objective)
+
+    def outputs(self) -> NDArray[np.float64]:
+        """What the finished model says of all of one's own rows, as for
+        :meth:`~interlace.methods.base.Method.outputs`; it stays here."""
+        assert self.final is not None
+        with torch.no_grad():
+            return self.objective.probabilities(self.logits(self.final, self.x))
 
     def finished(self, weights: Tensor) -> State:
         """A finished model with all that it takes to use it."""
