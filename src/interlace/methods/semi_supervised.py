@@ -48,19 +48,17 @@ class Step:
 
 
 class SemiSupervised(BaseModel, ABC):
-    """l_ssl = l_s(labelled rows) + λ_u · l_u(rows without a label).
-
-    Args:
-        weight: λ_u.
-        ratio: Rows without a label for each with one in a step (μ).
-        augment: How far rows are changed.
-    """
+    """l_ssl = l_s(labelled rows) + λ_u · l_u(rows without a label)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weight: float = Field(default=1.0, ge=0)
-    ratio: int = Field(default=7, gt=0)
-    augment: Augmentation = Augmentation()
+    weight: float = Field(default=1.0, ge=0, description="λ_u.")
+    ratio: int = Field(
+        default=7, gt=0, description="Rows without a label for each with one in a step (μ)."
+    )
+    augment: Augmentation = Field(
+        default=Augmentation(), description="How far rows are changed; see below."
+    )
 
     @abstractmethod
     def loss(self, step: Step) -> Tensor:
@@ -73,17 +71,15 @@ class FixMatch(SemiSupervised):
     l_u is the mean over rows u of 1[max q ≥ τ] · CE(argmax q, p(A(u))), with q the softmax of the
     class scores of α(u) over ``temperature``, without gradient; α changes a row weakly, A strongly.
 
-    Args:
-        threshold: τ; ``None`` takes 0.95, and 0.8 for two classes. The source's values for tables
-            are not known to us; 0.8 is ours.
-        temperature: Divides the scores of α(u).
-
-    The weights used afterwards are the last ones, not a running mean of them.
+    The source's threshold for tables is not known to us; 0.8 for two classes is ours. The weights
+    used afterwards are the last ones, not a running mean of them.
     """
 
-    name: Literal["fixmatch"] = "fixmatch"
-    threshold: float | None = Field(default=None, ge=0, le=1)
-    temperature: float = Field(default=1.0, gt=0)
+    name: Literal["fixmatch"] = Field(default="fixmatch", description="Which loss it is.")
+    threshold: float | None = Field(
+        default=None, ge=0, le=1, description="τ; without it 0.95, and 0.8 for two classes."
+    )
+    temperature: float = Field(default=1.0, gt=0, description="Divides the scores of α(u).")
 
     def loss(self, step: Step) -> Tensor:
         x = step.augment.weak(step.x, step.generator)
@@ -108,17 +104,19 @@ class MixMatch(SemiSupervised):
     A row without a label gets the sharpened mean of what the model says of two weak copies; then
     all rows are mixed with each other (MixUp), and l_u is the squared distance of probabilities.
     λ_u grows linearly from 0 to ``weight`` over the training.
-
-    Args:
-        temperature: T of the sharpening p^(1/T) / Σ p^(1/T).
-        alpha: Parameter of the Beta distribution of mixing shares.
     """
 
-    name: Literal["mixmatch"] = "mixmatch"
-    weight: float = Field(default=75.0, ge=0)
-    ratio: int = Field(default=1, gt=0)
-    temperature: float = Field(default=0.5, gt=0)
-    alpha: float = Field(default=0.75, gt=0)
+    name: Literal["mixmatch"] = Field(default="mixmatch", description="Which loss it is.")
+    weight: float = Field(default=75.0, ge=0, description="λ_u at the end.")
+    ratio: int = Field(
+        default=1, gt=0, description="Rows without a label for each with one in a step (μ)."
+    )
+    temperature: float = Field(
+        default=0.5, gt=0, description="T of the sharpening p^(1/T) / Σ p^(1/T)."
+    )
+    alpha: float = Field(
+        default=0.75, gt=0, description="Parameter of the Beta distribution of mixing shares."
+    )
 
     def loss(self, step: Step) -> Tensor:
         draw = step.generator
@@ -157,7 +155,8 @@ class PseudoLabels(SemiSupervised):
     Rows are not changed. λ_u grows linearly from 0 to ``weight`` over the training.
     """
 
-    name: Literal["pseudo_labels"] = "pseudo_labels"
+    name: Literal["pseudo_labels"] = Field(default="pseudo_labels", description="Which loss it is.")
+    weight: float = Field(default=1.0, ge=0, description="λ_u at the end.")
 
     def loss(self, step: Step) -> Tensor:
         logits = step.logits(torch.cat([step.x, step.u]))
