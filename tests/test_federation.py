@@ -9,9 +9,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from interlace import Federation, Party
+from interlace import Federation, Party, SplitVFL
 from interlace.boundary import Kind, Slot
-from interlace.errors import AlignmentError, DataError, JobError, PolicyError
+from interlace.errors import (
+    AlignmentError,
+    DataError,
+    InterlaceError,
+    JobError,
+    NobodyShared,
+    PolicyError,
+)
 from interlace.party import PassiveSide, operation
 
 
@@ -91,13 +98,28 @@ def test_nobody_shared_has_a_label() -> None:
         fed.split()
 
 
-@pytest.mark.parametrize("shared", [0, 1])
-def test_nobody_or_one_person_shared(shared: int) -> None:
+def test_nobody_shared() -> None:
     bank = people("a", "b", x=[1, 2], y=[0, 1])
-    shop = people(*["a"][:shared], "c", "d", z=range(shared + 2))
+    shop = people("c", "d", z=[1, 2])
     fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)])
-    with pytest.raises(AlignmentError, match=r"no person|only one person"):
+    with pytest.raises(NobodyShared, match="no person"):
         fed.align()
+
+
+def test_one_person_shared() -> None:
+    bank = people("a", "b", x=[1, 2], y=[0, 1])
+    fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", people("a", z=[1]))])
+    assert fed.shared().rows.tolist() == [0]
+    with pytest.raises(AlignmentError, match="only one person of party 'bank'"):
+        fed.split()
+    with pytest.raises(AlignmentError, match="at least two are needed"):
+        SplitVFL().fit(fed)
+
+
+def test_a_view_names_people_there_are(three: Federation) -> None:
+    for rows in ([-1], [3]):
+        with pytest.raises(InterlaceError, match="outside of the 3 people"):
+            three.view(np.array(rows))
 
 
 def test_parties_that_do_not_make_a_federation() -> None:

@@ -41,6 +41,10 @@ class AlignmentError(InterlaceError):
     """The parties' people could not be matched."""
 
 
+class NobodyShared(AlignmentError):
+    """None of a party's people is held by a partner too."""
+
+
 class PolicyError(InterlaceError):
     """A party's policy does not let this value leave."""
 

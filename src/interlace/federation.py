@@ -132,7 +132,7 @@ class Federation:
         Parties with a folder keep their own rows there, so that a resumed run finds the same order.
 
         Raises:
-            AlignmentError: nobody, or only one person, is shared.
+            NobodyShared: not one person is shared.
         """
         if self._common.alignment is None:
             self._common.alignment = self._kept_alignment()
@@ -220,6 +220,11 @@ class Federation:
         """The same federation about other people of the active party."""
         other = copy.copy(self)
         other.rows = np.asarray(rows, dtype=np.int64)
+        if other.rows.size and not 0 <= other.rows.min() <= other.rows.max() < len(self.active):
+            raise InterlaceError(
+                f"a view names rows outside of the {len(self.active):,} people of "
+                f"'{self.active.name}'"
+            )
         if held_out is not None:
             other.held_out = np.asarray(held_out, dtype=np.int64)
         return other
@@ -252,6 +257,11 @@ class Federation:
         from sklearn.model_selection import train_test_split
 
         pool = self.shared(partial=partial).labelled()
+        if len(pool.rows) == 1:
+            raise AlignmentError(
+                f"only one person of party '{self.active.name}' is shared and has a label; check "
+                "the id rules with `interlace inspect`"
+            )
         strata = None
         if self.label_plan.task in ("binary", "multiclass"):
             y = pool.y.numpy()

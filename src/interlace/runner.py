@@ -13,21 +13,29 @@ A run folder holds::
 
 from __future__ import annotations
 
+import fcntl
+import math
 import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import interlace
 from interlace.align import SESSION
-from interlace.assess.utility import evaluate
+from interlace.assess.utility import MEASURES, evaluate
+from interlace.data.noniid import heterogeneity
+from interlace.engines import InProcess
 from interlace.errors import InterlaceError, JobError
 from interlace.federation import Federation
 from interlace.job.results import (
+    Apart,
     EpochResult,
     FitResult,
     Flow,
@@ -39,11 +47,16 @@ from interlace.job.results import (
 from interlace.job.spec import Job, MethodChoice, PartyFile, located, read_job, shown, write_job
 from interlace.methods import Method
 from interlace.methods.base import Epoch
-from interlace.methods.catalogue import accepted, build_method, entry
-from interlace.party import Party
+from interlace.methods.catalogue import accepted, build_method, entry, is_horizontal
+from interlace.methods.horizontal.baselines import InOnePlace
+from interlace.methods.horizontal.method import HorizontalMethod
+from interlace.methods.horizontal.schema import FEWEST
+from interlace.methods.horizontal.side import HorizontalSide, Own, clients_of, meet
+from interlace.party import Party, Peer
 from interlace.report import write_report
 
 Progress = Callable[[str, float], None]
+AGREEMENT = "agreement"  # the session in which clients of a horizontal federation compare columns
 
 
 def run(
@@ -107,9 +120,28 @@ class _Run:
         self.before: Results | None = None
         # Wrong names and settings should show before anything long begins.
         self.choices = [job.method, *compared(job)]
+        self.horizontal = is_horizontal(job.method.name)
         for choice in self.choices:
-            build_method(choice.name, choice.settings)
+            self._build(choice)
+            if is_horizontal(choice.name) != self.horizontal:
+                raise JobError(
+                    f"'{choice.name}' cannot be compared with '{job.method.name}': only one of "
+                    "them is for a horizontal federation"
+                )
+        for name, file in job.parties.items():
+            if file.table is None and not self.horizontal:
+                raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
         self._claim(resume)
+
+    def _build(self, choice: MethodChoice) -> Method:
+        """A method as the job has it; in a horizontal federation clients draw the test people."""
+        made = build_method(choice.name, choice.settings)
+        method = made.method if isinstance(made, InOnePlace) else made
+        if isinstance(method, HorizontalMethod):
+            if method.agreement.validation + self.job.test >= 1:
+                raise JobError("`test` and the agreement's `validation` leave nobody to learn from")
+            method.agreement = method.agreement.model_copy(update={"test": self.job.test})
+        return made
 
     def _claim(self, resume: bool) -> None:
         """Take the run folder, or find the run in it that is to go on."""
@@ -142,7 +174,19 @@ class _Run:
             raise InterlaceError(f"{self.folder} cannot be written: {e.strerror}") from e
 
     def go(self) -> Results:
-        """Match people, fit every model for every seed, and write results and report."""
+        """Match people, fit every model for every seed, and write results and report.
+
+        Raises:
+            JobError: another process is at this run.
+        """
+        with (self.folder / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise JobError(f"another process is at the run in {self.folder}") from None
+            return self._go()
+
+    def _go(self) -> Results:
         if self.before is not None and self.before.finished:
             write_report(self.before, self.folder / "report.html")
             return self.before
@@ -150,18 +194,25 @@ class _Run:
         parties = [make_party(name, file) for name, file in self.job.parties.items()]
         federation = Federation.simulate(
             parties,
-            active=self.job.active,
+            active=self._active(),
             wire=self.job.wire,
             seed=self.job.seeds[0],
             folder=self.folder,
             protocol=self.job.align.protocol,
             reveal=self.job.align.reveal,
         )
-        federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
-        self.progress("matching people privately", 0.0)
-        federation.align()
-        views = {seed: federation.split(self.job.test, seed=seed) for seed in self.job.seeds}
-        results = self._results(parties, federation, *views[self.job.seeds[0]])
+        if self.horizontal:
+            views = dict.fromkeys(self.job.seeds, (federation, federation))
+        else:
+            federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
+            self.progress("matching people privately", 0.0)
+            federation.align()
+            partial = entry(self.job.method.name).make.partial
+            views = {
+                seed: federation.split(self.job.test, seed=seed, partial=partial)
+                for seed in self.job.seeds
+            }
+        results = self.before or self._results(parties, federation, *views[self.job.seeds[0]])
         fits = [
             (model, choice, seed)
             for model, choice in zip(results.models, self.choices, strict=True)
@@ -169,32 +220,48 @@ class _Run:
             for seed in self.job.seeds
         ]
         for number, (model, choice, seed) in enumerate(fits):
-            if any(fit.seed == seed for fit in model.fits):
+            if model.skipped is not None or any(fit.seed == seed for fit in model.fits):
                 continue
             tag = f"{choice.name}-{seed}"
-            method = build_method(choice.name, choice.settings)
-            doing, epochs = f"{model.title}, seed {seed}", getattr(method, "epochs", 1)
+            method = self._build(choice)
+            doing = f"{model.title}, seed {seed}"
+            settings = {**vars(getattr(method, "method", method))}
+            unit = "round" if "rounds" in settings else "epoch"
+            most = settings.get(f"{unit}s", 1)
 
             def on_epoch(
-                epoch: Epoch, done: int = number, doing: str = doing, epochs: int = epochs
+                epoch: Epoch, done: int = number, what: str = f"{doing}, {unit}", most: int = most
             ) -> None:
-                share = min(1.0, epoch.number / epochs)
-                self.progress(f"{doing}, epoch {epoch.number}", (done + share) / len(fits))
+                share = min(1.0, epoch.number / most)
+                self.progress(f"{what} {epoch.number}", (done + share) / len(fits))
 
             self.progress(doing, number / len(fits))
             train, test = views[seed]
             began = time.perf_counter()
-            method.fit(train.fresh(seed, tag), checkpoint=tag, on_epoch=on_epoch)
-            fit = self._measure(method, federation, test, seed, tag, time.perf_counter() - began)
+            try:
+                method.fit(train.fresh(seed, tag), checkpoint=tag, on_epoch=on_epoch)
+                seconds = time.perf_counter() - began
+                model.fits.append(self._measure(method, federation, test, seed, tag, seconds))
+            except InterlaceError as e:
+                if model.role == "method":
+                    raise
+                model.skipped = str(e)  # a baseline that does not fit must not hold up the run
+                self._write(results, parties)
+                continue
             method.save(tag)
-            model.fits.append(fit)
             if model.role == "method" and seed == self.job.seeds[0]:
                 results.flows += _flows(federation, tag)
                 for party_result in results.parties:
                     own = next(p for p in parties if p.name == party_result.name)
                     party_result.privacy = own.boundary.accounts()
+                    if isinstance(method, HorizontalMethod):
+                        claims = {n: method.privacy_.get(n) for n in (own.name, "all clients")}
+                        party_result.privacy |= {
+                            f"updates of {n}": c for n, c in claims.items() if c
+                        }
             self._write(results, parties)
             for party in parties:
+                party.sides.clear()  # what was learnt is saved; the conversation is over
                 shutil.rmtree(party.path("checkpoints", tag), ignore_errors=True)
         results.finished = True
         self._write(results, parties)
@@ -205,11 +272,6 @@ class _Run:
     def _results(
         self, parties: list[Party], federation: Federation, train: Federation, test: Federation
     ) -> Results:
-        if self.before is not None:
-            return self.before
-        plan = federation.label_plan
-        y = test.y
-        alignment = federation.alignment
         models = []
         for i, choice in enumerate(self.choices):
             about = entry(choice.name)
@@ -220,22 +282,18 @@ class _Run:
                     title=about.title,
                     role=role,
                     explanation=about.explanation,
-                    skipped=_why_not(choice.name, federation),
+                    skipped=None if self.horizontal else _why_not(choice.name, federation),
                 )
             )
         return Results(
             name=self.job.name,
             description=self.job.description,
-            task=plan.task,
-            label=", ".join(federation.active.labels_columns),
-            classes=len(plan.classes),
-            positives=float(y.double().mean()) if plan.task == "binary" else None,
-            parties=[_party_result(p, federation) for p in parties],
-            shared_by_all=len(alignment.common),
-            trained_on=len(train.shared().labelled().rows),
-            tested_on=len(test.rows),
+            **(
+                self._horizontal(parties, federation)
+                if self.horizontal
+                else self._vertical(parties, federation, train, test)
+            ),
             models=models,
-            flows=_flows(federation, SESSION),  # the ledger may hold a fit that was stopped too
             seeds=self.job.seeds,
             job=shown(self.job),
             command=self.command,
@@ -249,6 +307,67 @@ class _Run:
             ),
         )
 
+    def _vertical(
+        self, parties: list[Party], federation: Federation, train: Federation, test: Federation
+    ) -> dict[str, Any]:
+        """What is to be learnt, and from whom."""
+        plan = federation.label_plan
+        partial = entry(self.job.method.name).make.partial
+        return {
+            "task": plan.task,
+            "label": ", ".join(federation.active.labels_columns),
+            "classes": len(plan.classes),
+            "positives": float(test.y.double().mean()) if plan.task == "binary" else None,
+            "parties": [_party_result(p, federation) for p in parties],
+            "shared_by_all": len(federation.alignment.common),
+            "trained_on": len(train.shared(partial=partial).labelled().rows),
+            "tested_on": len(test.rows),
+            "flows": _flows(federation, SESSION),  # the ledger may hold a fit that was stopped too
+        }
+
+    def _horizontal(self, parties: list[Party], federation: Federation) -> dict[str, Any]:
+        """The same after the parties have compared their columns and labels."""
+        self.progress("comparing the parties' columns", 0.0)
+        method = self._build(self.job.method)
+        assert isinstance(method, HorizontalMethod)
+        fed = federation.fresh(self.job.seeds[0], AGREEMENT)
+        clients = clients_of(fed, HorizontalSide, fed.open(AGREEMENT, HorizontalSide))
+        met = meet(fed, clients, method.agreement, supervised=method.supervised)
+        plan = met.label_plan
+        results = [
+            PartyResult(
+                name=p.name,
+                active=p is fed.active,
+                people=len(p),
+                columns=len(p.columns),
+                shared=0,
+                alone=len(p),
+                learnt=[],
+                id_notes=p.keys.report.notes,
+                column_notes=met.notes if p is fed.active else [],
+            )
+            for p in parties
+        ]
+        return {
+            "geometry": "horizontal",
+            "task": plan.task if plan else "clustering",
+            "label": next((", ".join(p.labels_columns) for p in parties if p.has_label), ""),
+            "classes": len(plan.classes) if plan else 0,
+            "parties": results,
+            "shared_by_all": 0,
+            "trained_on": sum(n["train"] + n["validation"] for n in met.rows.values()),
+            "tested_on": sum(n["test"] for n in met.rows.values() if n["test"] >= FEWEST),
+            "apart": _apart([_side(fed, c) for c in clients.values()], fed.seed),
+            "flows": _flows(fed, AGREEMENT),
+        }
+
+    def _active(self) -> str | None:
+        """Who drives: in a horizontal federation everybody may have the label."""
+        if self.job.active is not None or not self.horizontal:
+            return self.job.active
+        without = [name for name, file in self.job.parties.items() if file.table is None]
+        return [*without, *self.job.parties][0]
+
     def _measure(
         self,
         method: Method,
@@ -258,21 +377,15 @@ class _Run:
         tag: str,
         seconds: float,
     ) -> FitResult:
-        plan = federation.label_plan
-        utility = evaluate(
-            plan.task, test.y.numpy(), method.outputs(test), classes=len(plan.classes)
-        )
-        summary = federation.active.boundary.ledger.summary(tag)
+        passed = federation.active.boundary.ledger.totals(tag)
         return FitResult(
             seed=seed,
-            metrics=utility.metrics,
-            omitted=utility.omitted,
-            curves=utility.curves,
+            **(_utility(method, federation, test)),
             history=[EpochResult(**vars(e)) for e in method.history_],
             seconds=seconds,
-            rounds=sum(s.messages for s in summary if s.sender == federation.active.name),
-            messages=sum(s.messages for s in summary),
-            bytes=sum(s.bytes_after for s in summary),
+            rounds=len(method.history_) if isinstance(method, HorizontalMethod) else passed.rounds,
+            messages=passed.messages,
+            bytes=passed.bytes,
         )
 
     def _write(self, results: Results, parties: list[Party]) -> None:
@@ -302,13 +415,77 @@ def compared(job: Job) -> list[MethodChoice]:
     chosen = job.compare
     if chosen == "all":
         names = ["active_alone", "mean_imputation", "pooled"]
-        if job.method.name not in ("split", "agg"):
+        if is_horizontal(job.method.name):
+            names = ["clients_alone", "pooled_rows"]
+        elif entry(job.method.name).make.partial:
+            names = ["active_alone"]  # there may be nobody whom all parties hold
+        elif job.method.name not in ("split", "agg"):
             names.insert(1, "shared_only")
         chosen = [MethodChoice(name=n) for n in names if n != job.method.name]
-    return [
-        MethodChoice(name=c.name, **{**accepted(c.name, job.method.settings), **c.settings})
-        for c in chosen
-    ]
+    own = {**job.method.settings, "method": {"name": job.method.name, **job.method.settings}}
+    return [MethodChoice(name=c.name, **{**accepted(c.name, own), **c.settings}) for c in chosen]
+
+
+def _utility(method: Method, federation: Federation, test: Federation) -> dict[str, Any]:
+    """What a model is worth: in a vertical federation by its scores of the view ``test``, in a
+    horizontal one by the sums that each client makes over its own held-out people."""
+    if not isinstance(method, HorizontalMethod | InOnePlace):
+        plan = federation.label_plan
+        of = evaluate(plan.task, test.y.numpy(), method.outputs(test), classes=len(plan.classes))
+        return {"metrics": of.metrics, "omitted": of.omitted, "curves": of.curves}
+    if isinstance(method, InOnePlace):
+        figures, learnt = method.evaluate(federation), method.method
+    else:
+        figures, learnt = method.evaluate(federation, "test"), method
+    if not all(math.isfinite(found["loss"]) for found in figures.values()):
+        raise InterlaceError("the loss is not finite: training diverged; lower the learning rate")
+    metrics = {}
+    for name, found in figures.items():
+        metrics[name] = {m: v for m, v in found.items() if m in MEASURES and math.isfinite(v)}
+        if "accuracy" in found:
+            metrics[name]["log_loss"] = found["loss"]
+        elif not learnt.supervised:
+            metrics[name]["distance"] = found["loss"]
+    return {"metrics": metrics.pop("pooled"), "by_party": metrics}
+
+
+def _side(federation: Federation, client: Peer | Own) -> HorizontalSide:
+    """A client's side of the agreement, in a simulation."""
+    if isinstance(client, Own):
+        side = client.side
+    else:
+        assert isinstance(federation.engine, InProcess)
+        side = federation.engine.parties[client.name].sides[AGREEMENT]
+    assert isinstance(side, HorizontalSide)
+    return side
+
+
+def _apart(sides: Sequence[HorizontalSide], seed: int) -> Apart:
+    """How non-IID the clients of a simulation are."""
+    tables, labels = [], []
+    for side in sides:
+        rows, spec = side.parts["all"], side.plan.spec
+        if side.label_plan is not None:
+            labels.append(side.label_plan.encode(side.party.label_series)[rows].numpy())
+        if not spec.image:
+            tables.append(side.plan.transform(side.party.frame)[rows, : spec.numeric].numpy())
+    sizes = [len(side.parts["all"]) for side in sides]
+    y = np.concatenate(labels) if labels else np.zeros(sum(sizes))
+    if labels and sides[0].objective.task == "regression":
+        y = np.digitize(y, np.quantile(y, np.arange(1, 10) / 10))
+    x = np.concatenate(tables) if tables and tables[0].shape[1] else None
+    ends = np.cumsum(sizes)[:-1]
+    found, chance = (
+        heterogeneity({str(i): piece for i, piece in enumerate(np.split(order, ends))}, y, x)
+        for order in (np.arange(len(y)), np.random.default_rng(seed).permutation(len(y)))
+    )
+    return Apart(
+        sizes=found.sizes,
+        labels=found.labels if labels else None,
+        features=found.features,
+        labels_by_chance=chance.labels if labels else None,
+        features_by_chance=chance.features,
+    )
 
 
 def _why_not(name: str, federation: Federation) -> str | None:

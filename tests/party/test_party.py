@@ -120,7 +120,7 @@ def test_state_is_written_whole_or_not_at_all(
     def full(*_args: object, **_kw: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("interlace.party.store.save", full)
+    monkeypatch.setattr("interlace.files.os.fsync", full)
     with pytest.raises(InterlaceError, match=r"No space left on device.*earlier checkpoints"):
         write_state(tmp_path / "s", State({"w": torch.zeros(3)}, {"epoch": 2}))
     assert read_state(tmp_path / "s").meta == {"epoch": 1}

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from interlace.align import dh, kkrt, multi
 from interlace.align.exchange import Matched, Progress, Rows, ids_of, random_order
-from interlace.errors import AlignmentError, JobError
+from interlace.errors import JobError, NobodyShared
 from interlace.party import Engine, Party, PassiveSide, Peer
 
 Protocol = Literal["auto", "dh", "kkrt"]
@@ -157,7 +157,7 @@ class _Conversation:
                 prepared = prepared or kkrt.prepare(self.ids)
                 peer = self.open(name, kkrt.KkrtSide)
                 found[name] = kkrt.match(peer, prepared, self.progress)
-            self._enough(len(found[name].rows), f"'{name}'")
+            self._somebody(len(found[name].rows), f"'{name}'")
         # One random rank for all pairs: whom several partners share comes in one order at each.
         rank = np.argsort(order)
         pairs = {}
@@ -176,7 +176,7 @@ class _Conversation:
         for name in self.passive:
             self.open(name, multi.CommonSide)
         found = multi.match(self.peers, prepared, self.progress)
-        self._enough(len(found.rows), "all of " + ", ".join(f"'{n}'" for n in self.passive))
+        self._somebody(len(found.rows), "all of " + ", ".join(f"'{n}'" for n in self.passive))
         rows = order[np.isin(order, found.rows)]
         for name, peer in self.peers.items():
             multi.tell(peer, prepared, found.mark_keys[name], rows)
@@ -184,13 +184,13 @@ class _Conversation:
         used = dict.fromkeys(self.passive, "kkrt")
         return self._alignment(pairs, used, found.sizes, "common")
 
-    def _enough(self, shared: int, whom: str) -> None:
-        if shared < 2:
-            raise AlignmentError(
-                f"{'no' if shared == 0 else 'only one'} person of party '{self.active.name}' "
-                f"({len(self.ids):,} people) is shared with {whom}. Check that the parties' id "
-                "columns mean the same and that their id rules (blanks, case, leading zeros) make "
-                "the same keys; `interlace inspect` shows what each rule would change"
+    def _somebody(self, shared: int, whom: str) -> None:
+        if not shared:
+            raise NobodyShared(
+                f"no person of party '{self.active.name}' ({len(self.ids):,} people) is shared "
+                f"with {whom}. Check that the parties' id columns mean the same and that their id "
+                "rules (blanks, case, leading zeros) make the same keys; `interlace inspect` shows "
+                "what each rule would change"
             )
 
     def _alignment(

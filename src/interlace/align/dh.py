@@ -51,9 +51,9 @@ from interlace.align.exchange import (
     received,
     start,
     to_send,
-    whole_number,
 )
 from interlace.align.hashing import Bytes, hash_all
+from interlace.boundary.control import whole_number
 from interlace.boundary.kinds import BlindedIds, Control, RowSelection
 from interlace.errors import AlignmentError, Refused
 from interlace.party import Party, PassiveSide, Peer, State, operation, read_state, write_state

@@ -73,18 +73,6 @@ def received(value: Tensor, *shape: int | None, what: str) -> Bytes:
     return value.contiguous().numpy()
 
 
-def whole_number(control: dict[str, Any], name: str, below: int, *, least: int = 0) -> int:
-    """A number from ``least`` to ``below`` - 1 out of a received control value.
-
-    Raises:
-        Refused: there is none.
-    """
-    number = control.get(name)
-    if type(number) is not int or not least <= number < below:
-        raise Refused(f"'{name}' is not a whole number from {least} to {below - 1:,}")
-    return number
-
-
 def keep_rows(party: Party, partner: str, positions: Tensor, order: Rows, most: int) -> None:
     """Remember which of a party's rows are shared, in the order in which the partner named them.
 

@@ -40,9 +40,9 @@ from interlace.align.exchange import (
     random_order,
     received,
     to_send,
-    whole_number,
 )
 from interlace.align.hashing import SALT_BYTES, Bytes
+from interlace.boundary.control import whole_number
 from interlace.boundary.kinds import BlindedIds, Control, RowSelection
 from interlace.errors import AlignmentError, Refused
 from interlace.party import Party, PassiveSide, Peer, operation

@@ -47,9 +47,9 @@ from interlace.align.exchange import (
     keep_rows,
     received,
     to_send,
-    whole_number,
 )
 from interlace.align.hashing import Bytes, hash_all
+from interlace.boundary.control import whole_number
 from interlace.boundary.kinds import BlindedIds, Control
 from interlace.errors import AlignmentError, Refused
 from interlace.party import Peer, operation

@@ -27,13 +27,15 @@ from interlace.errors import InterlaceError
 Direction = Literal["sent", "received", "refused"]
 GENESIS = "0" * 32
 FLUSH_EVERY = 4096  # rows kept in memory before they are written in one transaction
+FLUSH_SECONDS = 1.0  # a killed program loses no more than what passed in so long
 LONGEST_STRETCH = 32  # lines in a part of a transcript that is looked for again
 
 _COLUMNS = (
     "time REAL, direction TEXT, session TEXT, operation TEXT, kind TEXT, sender TEXT, "
     "receiver TEXT, round INTEGER, shape TEXT, dtype TEXT, bytes_before INTEGER, "
-    "bytes_after INTEGER, guard TEXT"
+    "bytes_after INTEGER, guard TEXT, part INTEGER"
 )
+_OF_SESSION = "(?1 IS NULL OR session = ?1 OR session GLOB ?1 || '+*')"
 
 
 class Entry(NamedTuple):
@@ -53,6 +55,15 @@ class Entry(NamedTuple):
     bytes_before: int
     bytes_after: int
     guard: str
+    part: int = 0  # which value of its message
+
+
+class Totals(NamedTuple):
+    """A conversation added up: rounds that something passed in, messages, encoded bytes."""
+
+    rounds: int
+    messages: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,7 @@ class Ledger:
                 f"the ledger {path} cannot be opened ({e}); choose another run folder"
             ) from e
         self._waiting: list[Entry] = []
+        self._due = time.time() + FLUSH_SECONDS
         if path is not None:
             # What waits when the ledger, or the program, comes to its end is written then.
             weakref.finalize(self, _append_at_the_end, self._db, self._waiting, path)
@@ -112,13 +124,10 @@ class Ledger:
             before = value.numel() * value.element_size()
         else:
             shape, dtype, before = "", "json", 0
-        total = message.encoded_size()
-        if len(message.parts) <= 1:
-            after = total
-        else:  # the frame is counted with the first value
-            after = _payload(part)
-            if part is message.parts[0]:
-                after += total - sum(_payload(p) for p in message.parts)
+        after, index = message.encoded_size(), 0
+        if len(message.parts) > 1:  # the frame is counted with the first value
+            index = next(i for i, p in enumerate(message.parts) if p is part)
+            after = after - sum(map(_payload, message.parts[1:])) if not index else _payload(part)
         self._waiting.append(
             Entry(
                 time.time(),
@@ -134,9 +143,10 @@ class Ledger:
                 before,
                 after,
                 guard,
+                index,
             )
         )
-        if len(self._waiting) >= FLUSH_EVERY:
+        if len(self._waiting) >= FLUSH_EVERY or self._waiting[-1].time > self._due:
             self.flush()
 
     def flush(self) -> None:
@@ -145,6 +155,7 @@ class Ledger:
         Raises:
             InterlaceError: the file cannot be written (a full disk, say); the rows stay in memory.
         """
+        self._due = time.time() + FLUSH_SECONDS
         try:
             self._head = _append(self._db, self._waiting, self._head)
         except sqlite3.Error as e:
@@ -170,19 +181,30 @@ class Ledger:
         """What was sent and received by operation, kind and partner, in order of appearance.
 
         Args:
-            session: Only this conversation; ``None`` takes all.
+            session: Only this conversation, with those that grew out of it; ``None`` takes all.
         """
         self.flush()
         rows = self._db.execute(
             "SELECT total.*, first.shape, first.dtype, first.guard FROM (SELECT session, "
             "operation, kind, sender, receiver, count(*), sum(bytes_before), sum(bytes_after), "
             "min(row) AS row FROM ledger "
-            "WHERE direction != 'refused' AND (?1 IS NULL OR session = ?1) "
+            f"WHERE direction != 'refused' AND {_OF_SESSION} "
             "GROUP BY session, operation, kind, sender, receiver) AS total "
             "JOIN ledger AS first USING (row) ORDER BY row",
             (session,),
         )
         return [Summary(*row[:8], *row[9:]) for row in rows]
+
+    def totals(self, session: str | None = None) -> Totals:
+        """Rounds, messages and bytes of one conversation; ``None`` takes all."""
+        self.flush()
+        row = self._db.execute(
+            "SELECT count(DISTINCT round), coalesce(sum(part = 0), 0), "
+            "coalesce(sum(bytes_after), 0) FROM ledger WHERE direction != 'refused' "
+            f"AND {_OF_SESSION}",
+            (session,),
+        ).fetchone()
+        return Totals(*row)
 
     def transcript(self) -> str:
         """The conversation as a readable table.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from interlace.files import write_whole
 
 
 class EpochResult(BaseModel):
@@ -19,6 +20,12 @@ class EpochResult(BaseModel):
     loss: float
     validation: float | None
     seconds: float
+    # Of a round of federated averaging, see `interlace.methods.horizontal.Round`.
+    clients: int | None = None
+    dropped: int | None = None
+    distance: float | None = None
+    angle: float | None = None
+    dissimilarity: float | None = None
 
 
 class FitResult(BaseModel):
@@ -27,6 +34,7 @@ class FitResult(BaseModel):
     ``metrics`` holds the utility on the held-out people by name (``auc``, ``ks``, ``accuracy``,
     ``log_loss``, ``lift``, ``calibration_error``; ``r2``, ``rmse``, ``mae`` for a regression).
     ``omitted`` says why a usual measure is not among them.
+    ``by_party`` holds, in a horizontal federation, the metrics on each party's own held-out people.
     ``curves`` holds points (x, y) to draw: ``roc``, ``lift``, ``calibration``.
     """
 
@@ -36,6 +44,7 @@ class FitResult(BaseModel):
     metrics: dict[str, float]
     omitted: dict[str, str] = Field(default_factory=dict)
     curves: dict[str, list[tuple[float, float]]] = Field(default_factory=dict)
+    by_party: dict[str, dict[str, float]] = Field(default_factory=dict)
     history: list[EpochResult] = Field(default_factory=list)
     seconds: float
     rounds: int = 0
@@ -93,6 +102,19 @@ class Flow(BaseModel):
     guard: str
 
 
+class Apart(BaseModel):
+    """How far the parties of a horizontal federation are from being random pieces of one table,
+    each from 0 to 1 as :class:`~interlace.data.noniid.Heterogeneity` has it; ``None`` where there
+    is no such thing. ``*_by_chance``: the same for a random cut into pieces of these sizes.
+    """
+
+    sizes: float
+    labels: float | None = None
+    features: float | None = None
+    labels_by_chance: float | None = None
+    features_by_chance: float | None = None
+
+
 class Machine(BaseModel):
     """Where and with what the run was made."""
 
@@ -113,6 +135,8 @@ class Results(BaseModel):
     classes: int = 0
     positives: float | None = None  # share of the positive class among the held-out people
     simulation: bool = True
+    geometry: Literal["vertical", "horizontal"] = "vertical"
+    apart: Apart | None = None
     parties: list[PartyResult]
     shared_by_all: int
     trained_on: int
@@ -129,9 +153,7 @@ class Results(BaseModel):
 
     def write(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
-        fresh = path.with_suffix(".new")
-        fresh.write_text(self.model_dump_json(indent=1))
-        os.replace(fresh, path)
+        write_whole(path, self.model_dump_json(indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> Results:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from interlace.data.features import FeaturePlan
 from interlace.data.images import is_image
 from interlace.engines import InProcess
-from interlace.errors import DataError, InterlaceError
+from interlace.errors import AlignmentError, DataError, InterlaceError
 from interlace.federation import Federation, Rows
 from interlace.methods.base import Method, OnEpoch
 from interlace.methods.vertical.split import SplitVFL
@@ -31,7 +31,12 @@ class ActiveAlone(SplitVFL):
                 "the active party has no columns of its own, so it can learn nothing alone",
                 party=federation.active.name,
             )
-        return federation.labelled()
+        people = federation.labelled()
+        if len(people.rows) < 2:
+            raise AlignmentError(
+                f"{len(people.rows)} people of this view have a label; at least two are needed"
+            )
+        return people
 
     def _open(self, federation: Federation) -> dict[str, Peer]:
         return {}

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from interlace.boundary.control import real_number, whole_number
 from interlace.boundary.kinds import Control, Embedding, RowSelection
 from interlace.data.features import FeaturePlan
-from interlace.errors import PolicyError, Refused
+from interlace.errors import JobError, PolicyError, Refused
 from interlace.models import (
     BottomSpec,
     Optimisation,
@@ -29,6 +30,7 @@ from interlace.models import (
 )
 from interlace.party import Party, PassiveSide, State, operation, read_state, write_state
 
+MOST_WIDTH = 2**20  # of an embedding
 CHUNK = 4096  # rows that go through a network at once outside of training, to bound the memory
 
 
@@ -39,10 +41,10 @@ class BottomSettings(BaseModel):
 
     bottom: BottomSpec = BottomSpec()
     optimisation: Optimisation = Optimisation()
-    seed: int = 0
     views: int = Field(
         default=1,
         gt=0,
+        le=8,
         description="How many such networks stand side by side over the same columns.",
     )
 
@@ -72,7 +74,7 @@ class Bottom:
 
     def __init__(self, party: Party, settings: BottomSettings, plan: FeaturePlan) -> None:
         self.party, self.settings, self.plan = party, settings, plan
-        seed = seed_for(settings.seed, "bottom", party.name)
+        seed = seed_for(party.secret, "bottom", party.name)
         self.module = seeded(self._network, seed)
         self.optimiser = settings.optimisation.optimiser(self.module)
         self.randomness = Randomness(self.module, seed)
@@ -245,13 +247,13 @@ class BottomSide(PassiveSide):
     def embed(self, rows: RowSelection) -> Embedding:
         """Embeddings outside of training."""
         mine = self.mine(rows)
-        self.party.boundary.about(rows)
+        self.party.boundary.about(mine)
         return self.bottom.embed(mine)
 
     @operation
     def schedule(self, settings: Control) -> None:
         """Change the learning rate."""
-        self.bottom.set_rate(float(settings["rate"]))
+        self.bottom.set_rate(real_number(settings, "rate", 1000.0))
 
     @operation
     def keep(self) -> None:
@@ -266,12 +268,13 @@ class BottomSide(PassiveSide):
     @operation
     def checkpoint(self, at: Control) -> None:
         """Keep everything that a resumed training needs, in this party's own folder."""
-        write_checkpoint(self.party, at["name"], int(at["epoch"]), self._training())
+        epoch = whole_number(at, "epoch", MOST_EPOCHS)
+        write_checkpoint(self.party, at["name"], epoch, self._training())
 
     @operation
     def resume(self, at: Control) -> Control:
         """Go back to a checkpoint."""
-        self._go_on(read_checkpoint(self.party, at["name"], int(at["epoch"])))
+        self._go_on(read_checkpoint(self.party, at["name"], whole_number(at, "epoch", MOST_EPOCHS)))
         return {"width": self.bottom.width}
 
     @operation
@@ -305,8 +308,14 @@ class BottomSide(PassiveSide):
         """Rows of this party's table for the positions that a partner names.
 
         Raises:
-            Refused: a position lies outside of the people whom this side answers for.
+            Refused: a position lies outside of the people whom this side answers for, or there
+                are more positions than people.
         """
+        if len(rows) > len(self._people):
+            raise Refused(
+                f"party '{self.party.name}' was asked for {len(rows):,} rows at once; it answers "
+                f"for {len(self._people):,} people"
+            )
         try:
             return self._people.index_select(0, rows)
         except (IndexError, RuntimeError):
@@ -345,13 +354,15 @@ class WholeTableSide(BottomSide):
         return torch.cat([self._shared, self._unaligned])
 
 
+MOST_EPOCHS = 1_000_000
 KEPT_CHECKPOINTS = 2  # a kill while parties write may leave some one epoch ahead of the others
 
 
 def write_checkpoint(party: Party, name: str, epoch: int, state: State) -> None:
     """Keep a checkpoint with the noise generators of the party's guards; drop the oldest."""
     tensors = {**state.tensors, **{f"boundary/{k}": v for k, v in party.boundary.state().items()}}
-    write_state(party.path("checkpoints", name, f"{epoch:06d}"), State(tensors, state.meta))
+    meta = {**state.meta, "table": party.table}
+    write_state(party.path("checkpoints", name, f"{epoch:06d}"), State(tensors, meta))
     party.boundary.ledger.flush()
     for old in _epochs(party, name)[:-KEPT_CHECKPOINTS]:
         shutil.rmtree(party.path("checkpoints", name, f"{old:06d}"))
@@ -360,6 +371,11 @@ def write_checkpoint(party: Party, name: str, epoch: int, state: State) -> None:
 def read_checkpoint(party: Party, name: str, epoch: int) -> State:
     """Read a checkpoint and set the party's guards back to it."""
     state = read_state(party.path("checkpoints", name, f"{epoch:06d}"))
+    if state.meta.pop("table") != party.table:
+        raise JobError(
+            f"the table of party '{party.name}' has changed since the checkpoint '{name}'; go on "
+            "with the table as it was, or begin another run"
+        )
     inner = {k[9:]: v for k, v in state.tensors.items() if k.startswith("boundary/")}
     party.boundary.load_state(inner)
     rest = {k: v for k, v in state.tensors.items() if not k.startswith("boundary/")}

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from interlace.data.labels import LabelPlan
-from interlace.errors import DataError
+from interlace.errors import DataError, JobError
 
-ClassWeight = Literal["balanced"] | Mapping[int, float] | None
+ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 
 
 @dataclass
@@ -43,7 +43,10 @@ class Objective:
         Raises:
             DataError: the training people lack a class that other people of the party have, or
                 have one class only.
+            JobError: the class weights do not fit the label.
         """
+        if class_weight is not None and plan.task not in ("binary", "multiclass"):
+            raise JobError(f"`class_weight` is for classes, not for a {plan.task} label")
         if plan.task == "regression":
             spread = float(y.std()) if len(y) > 1 else 0.0
             return cls(plan.task, 1, None, float(y.mean()), spread or 1.0)
@@ -61,8 +64,13 @@ class Objective:
         weight = None
         if class_weight == "balanced":
             weight = len(y) / (len(counts) * counts.float())
+        elif isinstance(class_weight, Mapping):
+            strange = len([c for c in class_weight if c not in plan.classes])
+            if strange:
+                raise JobError(f"`class_weight` names {strange} classes that the label has not")
+            weight = torch.tensor([float(class_weight.get(c, 1.0)) for c in plan.classes])
         elif class_weight is not None:
-            weight = torch.tensor([float(class_weight.get(c, 1.0)) for c in range(len(counts))])
+            raise JobError("`class_weight` is `balanced` or a weight for each class")
         return cls(plan.task, len(counts), weight)
 
     def to_json(self) -> dict[str, Any]:

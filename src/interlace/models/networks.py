@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from interlace.data.spec import InputSpec
+from interlace.errors import JobError
+
+MOST = 16_384  # units in a layer: a partner proposes the network, and this bounds what it can ask
 
 
 class BottomSpec(BaseModel):
@@ -27,8 +30,8 @@ class BottomSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     network: Literal["auto", "mlp", "linear", "resnet"] = "auto"
-    hidden: tuple[Annotated[int, Field(gt=0)], ...] = (64,)
-    width: int = Field(default=64, gt=0)
+    hidden: tuple[Annotated[int, Field(gt=0, le=MOST)], ...] = Field(default=(64,), max_length=32)
+    width: int = Field(default=64, gt=0, le=MOST)
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def build(self, spec: InputSpec) -> nn.Module:
@@ -36,6 +39,8 @@ class BottomSpec(BaseModel):
         network = self.network
         if network == "auto":
             network = "resnet" if spec.image else "mlp"
+        if network == "resnet" and spec.image is None:
+            raise JobError("`network: resnet` is for images; this party's columns are a table")
         if network == "resnet" and spec.image:
             return SmallResNet(spec.image, self.hidden, self.width)
         if spec.image:

@@ -68,11 +68,11 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 class Randomness:
     """A network's own stream for dropout, so that parties in one process do not share one.
 
-    Networks without random layers skip the bookkeeping.
+    Networks that surely draw nothing skip the bookkeeping.
     """
 
     def __init__(self, module: nn.Module, seed: int) -> None:
-        self._random = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in module.modules())
+        self._random = any(map(_may_draw, module.modules()))
         self.generator = torch.Generator().manual_seed(seed)
 
     def stream(self) -> AbstractContextManager[None]:
@@ -88,6 +88,14 @@ class Randomness:
         finally:
             self.generator.set_state(torch.get_rng_state())
             torch.set_rng_state(outside)
+
+
+def _may_draw(module: nn.Module) -> bool:
+    """Whether a layer may draw random numbers: dropout and its kin, and any layer of others' make,
+    whose code may."""
+    ours = type(module).__module__.startswith(("torch.nn.modules.", "interlace."))
+    kin = nn.modules.dropout._DropoutNd | nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d
+    return not ours or isinstance(module, kin)
 
 
 def training_state(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
+import secrets
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -27,6 +29,20 @@ from interlace.errors import (
 from interlace.party.operation import PassiveSide
 
 Task = Literal["auto", "binary", "multiclass", "multilabel", "regression"]
+
+
+class _Digest(io.RawIOBase):
+    """A file that keeps nothing but the digest of what was written to it."""
+
+    def __init__(self) -> None:
+        self.digest = blake2b(digest_size=16)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return len(data)
 
 
 class Party:
@@ -87,7 +103,7 @@ class Party:
         self.folder = folder
         self.aligned: dict[str, NDArray[np.int64]] = {}
         self.sides: dict[str, PassiveSide] = {}
-        self.boundary = Boundary(name, self.policy, Ledger())
+        self.record_in(Ledger(), seed=None)
         self._label_needed = label_needed
         self._wanted = list(columns) if columns is not None else None
         self._read(table)
@@ -132,6 +148,10 @@ class Party:
                 )
         self.columns: list[str] = wanted
 
+    secret: int
+    """What this party seeds its networks with. No message carries it: a partner who knows a
+    network's weights reads the columns out of the embeddings."""
+
     def __len__(self) -> int:
         """How many people the party can use."""
         return self.frame.height
@@ -171,6 +191,13 @@ class Party:
             digest.update(len(key).to_bytes(4, "little") + key)
         return digest.hexdigest()
 
+    @cached_property
+    def table(self) -> str:
+        """A name for exactly this table, columns and all; it says nothing about what is in it."""
+        sink = _Digest()
+        self.frame.rechunk().write_ipc(cast(IO[bytes], sink))
+        return sink.digest.hexdigest()
+
     def path(self, *parts: str) -> Path:
         """A place in this party's own folder.
 
@@ -188,13 +215,20 @@ class Party:
         return self.folder.joinpath(*parts)
 
     def record_in(self, ledger: Ledger, seed: int | None) -> None:
-        """Write what passes from now on into ``ledger``; ``seed`` seeds the guards' noise."""
+        """Write what passes from now on into ``ledger``.
+
+        Args:
+            ledger: This party's own.
+            seed: Makes a simulation repeatable: the guards' noise and the party's :attr:`secret`
+                follow from it. ``None`` takes both from the operating system.
+        """
         self.boundary = Boundary(self.name, self.policy, ledger, seed)
+        self.secret = secrets.randbits(63) if seed is None else seed
 
     def with_table(self, table: Any) -> Party:
         """The same organisation with other people: same rules, same models, another table."""
         other = copy.copy(self)
-        for cached in ("label_series", "people"):
+        for cached in ("label_series", "people", "table"):
             other.__dict__.pop(cached, None)
         other._wanted, other._label_needed = self.columns, False
         other._read(table)
@@ -203,7 +237,14 @@ class Party:
         return other
 
     def open(self, session: str, side: type[PassiveSide], partner: str) -> None:
-        """Take part in a conversation that ``partner`` drives."""
+        """Take part in a conversation that ``partner`` drives.
+
+        Raises:
+            Refused: another partner drives a conversation of that name.
+        """
+        held = self.sides.get(session)
+        if held is not None and held.partner != partner:
+            raise Refused(f"the conversation '{session}' of party '{self.name}' is another's")
         self.sides[session] = side(self, partner)
 
     def answer(self, message: Message) -> Message:

@@ -1,18 +1,19 @@
-"""A party's learnt state on its own disk: safetensors for numbers, JSON for the rest."""
+"""A party's learnt state on its own disk: one safetensors file, JSON in its header."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from interlace.errors import InterlaceError
+from interlace.files import write_whole
+
+FILE = "state.safetensors"
 
 
 class State(NamedTuple):
@@ -23,23 +24,17 @@ class State(NamedTuple):
 
 
 def write_state(folder: Path, state: State) -> None:
-    """Write a state whole or not at all: a kill leaves either the old folder or the new one.
+    """Write a state whole or not at all.
 
     Raises:
         InterlaceError: the disk does not take it; what was there before is untouched.
     """
-    fresh = folder.with_name(f".{folder.name}.new")
+    tensors = {k: t.detach().contiguous().clone() for k, t in state.tensors.items()}
     try:
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         # Written by Python, whose errors say what the system refused; safetensors' own do not.
-        tensors = {k: t.detach().contiguous().clone() for k, t in state.tensors.items()}
-        (fresh / "state.safetensors").write_bytes(save(tensors))
-        (fresh / "state.json").write_text(json.dumps(state.meta))
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(fresh, folder)
+        write_whole(folder / FILE, save(tensors, metadata={"meta": json.dumps(state.meta)}))
     except OSError as e:
-        shutil.rmtree(fresh, ignore_errors=True)
         raise InterlaceError(
             f"{folder} cannot be written ({e.strerror or e}); earlier checkpoints are intact. "
             "Free some space, then resume"
@@ -53,7 +48,8 @@ def read_state(folder: Path) -> State:
         InterlaceError: there is no whole state in that folder.
     """
     try:
-        meta = json.loads((folder / "state.json").read_text())
-        return State(load_file(folder / "state.safetensors"), meta)
-    except (OSError, ValueError, SafetensorError) as e:
+        with safe_open(folder / FILE, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return State(tensors, json.loads(file.metadata()["meta"]))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as e:
         raise InterlaceError(f"{folder} holds no saved state that can be read") from e

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from interlace.errors import AlignmentError, DataError, JobError
+from interlace.errors import DataError, JobError, NobodyShared
 from interlace.federation import Federation
 from interlace.job.results import Results
 from interlace.job.spec import read_job
@@ -68,7 +68,7 @@ def predict(
         party.record_in(party.boundary.ledger, seed=None)
     try:
         shared = federation.shared().rows
-    except AlignmentError:
+    except NobodyShared:
         shared = np.empty(0, dtype=np.int64)  # nobody is held by the partners: all scored alone
     alone = np.setdiff1d(federation.rows, shared)
     settings = {c.name: c.settings for c in (job.method, *compared(job))}

@@ -264,9 +264,14 @@ def test_class_weights_move_the_threshold(federate: Any) -> None:
     x = rng.standard_normal((600, 4))
     y = (x[:, 0] + x[:, 2] + rng.standard_normal(600) > 2.2).astype(int)
     fed = federate(x, y, [slice(2, 4)], slice(0, 2))
+    for wrong in ({2: 5.0}, "even"):
+        with pytest.raises(JobError, match="class_weight"):
+            small(class_weight=wrong).fit(fed)
+    weighted = small(class_weight={1: 20.0}).fit(fed).predict(fed).mean()
     plain = small().fit(fed).predict(fed).mean()
     balanced = small(class_weight="balanced").fit(fed).predict(fed).mean()
     assert balanced > plain + 0.05
+    assert weighted > plain + 0.05
 
 
 def test_the_best_epoch_is_kept(breast: Any) -> None:
@@ -370,6 +375,76 @@ def test_a_class_that_training_never_saw(federate: Any) -> None:
         small().fit(fed)
 
 
+# -- what the partner could make of it ----------------------------------------------------------
+
+
+def test_initial_weights_are_each_partys_secret(breast: Any) -> None:
+    """Whoever knew a network's weights could read the columns out of its embeddings. Neither the
+    job's seed nor anything in a message gives them away."""
+    from interlace.methods.bottom import BottomSettings
+    from interlace.models import seed_for, seeded
+
+    fed = breast()
+    vendor = fed.engine.parties["vendor"]
+    model = small(epochs=1)
+    model._start(fed.shared().labelled())
+    network = vendor.sides[model.session_].bottom.module
+    settings = BottomSettings(bottom=SMALL, optimisation=FAST)
+    assert "seed" not in settings.model_dump()
+    assert vendor.secret != fed.active.secret
+    spec = vendor.sides[model.session_].bottom.plan.spec
+    for guess in (fed.seed, fed.active.secret):
+        seed = seed_for(guess, "bottom", "vendor")
+        guessed = seeded(lambda: settings.bottom.build(spec), seed)
+        assert not torch.equal(guessed[0].weight, network[0].weight)
+    real = Party("vendor", vendor.frame), Party("vendor", vendor.frame)
+    assert real[0].secret != real[1].secret, "outside of a simulation it is the system's"
+
+
+def test_a_partner_cannot_ask_for_more_than_there_is(breast: Any) -> None:
+    fed = breast()
+    model = small(epochs=1).fit(fed)
+    peer = model.peers_["vendor"]
+    with pytest.raises(Refused, match="asked for 570 rows at once"):
+        peer.ask(SplitSide.embed, torch.zeros(570, dtype=torch.int64))
+    empty = torch.empty(0, dtype=torch.int64)
+    with pytest.raises(InterlaceError):
+        peer.ask(SplitSide.begin, empty, {"bottom": {"width": 200_000_000}})
+    with pytest.raises(Refused, match="'rate' is not a number"):
+        peer.ask(SplitSide.schedule, {"rate": float("nan")})
+    with pytest.raises(Refused, match="'epoch' is not a whole number"):
+        peer.ask(SplitSide.checkpoint, {"name": "x", "epoch": -1})
+
+
+def test_a_budget_is_of_the_persons_own_row(breast: Any) -> None:
+    """Matching again in another order does not begin the account of a person anew."""
+    budget = {"gaussian": {"epsilon": 50.0, "releases": 6}}
+    policy = Policy.model_validate({"guards": {"embedding": [{"clip": {"norm": 1.0}}, budget]}})
+    fed = breast(options={"vendor": {"policy": policy}})
+    model = small(epochs=1, validation=0)
+    model._start(fed.shared().labelled())
+    vendor, peer = fed.engine.parties["vendor"], model.peers_["vendor"]
+    for _ in range(6):
+        peer.ask(SplitSide.embed, torch.tensor([0]))
+    vendor.aligned["bank"] = np.roll(vendor.aligned["bank"], 1)
+    vendor.sides[model.session_].forget_people()
+    peer.ask(SplitSide.embed, torch.tensor([0]))
+    with pytest.raises(PolicyError):
+        peer.ask(SplitSide.embed, torch.tensor([1]))
+
+
+def test_two_conversations_of_one_training_stay_apart(breast: Any) -> None:
+    view = breast().fresh(3, "trial")
+    first = small(epochs=2).fit(view)
+    before = first.predict_proba(view)
+    second = small(epochs=1, dropout=0.5).fit(view)
+    assert first.session_ != second.session_
+    np.testing.assert_array_equal(first.predict_proba(view), before)
+    ledger = view.active.boundary.ledger
+    both = ledger.totals(first.session_)
+    assert both.messages > ledger.totals(second.session_).messages > 0
+
+
 # -- kept on disk -------------------------------------------------------------------------------
 
 
@@ -429,6 +504,15 @@ def test_without_people_kept_aside_a_killed_training_goes_on_to_its_last_epoch(
         model.fit(breast(folder=tmp_path), checkpoint="run", on_epoch=stop)
     model.fit(breast(folder=tmp_path), checkpoint="run")
     assert [e.number for e in model.history_] == [1, 2, 3, 4, 5]
+
+
+def test_a_checkpoint_of_another_table_is_not_taken(breast: Any, tmp_path: Path) -> None:
+    small(epochs=2).fit(breast(folder=tmp_path), checkpoint="run")
+    fed = breast(folder=tmp_path)
+    vendor = fed.engine.parties["vendor"]
+    vendor.frame = vendor.frame.with_columns(x0=pl.col("x0") + 1)
+    with pytest.raises(JobError, match="table of party 'vendor' has changed"):
+        small(epochs=2).fit(fed, checkpoint="run")
 
 
 def test_a_checkpoint_of_another_job_is_not_taken(breast: Any, tmp_path: Path) -> None:

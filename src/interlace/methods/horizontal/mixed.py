@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
+from interlace.boundary.control import whole_number
 from interlace.boundary.kinds import Control, Embedding, Gradient, ModelWeights, RowSelection
 from interlace.data.labels import LabelPlan
 from interlace.errors import AlignmentError, DataError, InterlaceError, Refused
@@ -45,7 +46,7 @@ from interlace.methods.base import (
     keep_aside,
     shuffled,
 )
-from interlace.methods.bottom import Bottom, BottomSettings, BottomSide
+from interlace.methods.bottom import MOST_WIDTH, Bottom, BottomSettings, BottomSide
 from interlace.methods.horizontal.local import load_vector, vector_of
 from interlace.methods.horizontal.side import Agreement, Own, TableSide, meet
 from interlace.methods.objective import ClassWeight, Objective
@@ -206,7 +207,12 @@ class MixedVFL(Method):
         self.notes_ = meet(fed, banks, self.agreement, supervised=False).notes
         settings = BottomSettings(bottom=self.bottom, optimisation=self.optimisation)
         widths = {
-            name: int(peer.ask(BankSide.build, settings.model_dump(mode="json"))["width"])
+            name: whole_number(
+                peer.ask(BankSide.build, settings.model_dump(mode="json")),
+                "width",
+                MOST_WIDTH,
+                least=1,
+            )
             for name, peer in self.peers_.items()
         }
         if len(set(widths.values())) > 1:

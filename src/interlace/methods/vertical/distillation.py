@@ -38,11 +38,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from interlace.boundary.control import whole_number
 from interlace.data.spec import InputSpec
 from interlace.errors import AlignmentError, DataError
 from interlace.federation import Federation, Rows
 from interlace.methods.base import EarlyStopping, OnEpoch
-from interlace.methods.bottom import Bottom, BottomSettings, BottomSide, SideBySide
+from interlace.methods.bottom import MOST_WIDTH, Bottom, BottomSettings, BottomSide, SideBySide
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.fed_once import FedOnceSide, NoiseAsTargets
 from interlace.methods.vertical.pretrained import (
@@ -216,8 +217,8 @@ class Distilled(OnViews):
             state.tensors["lesson"] = self.lesson_
         return state
 
-    def _take(self, state: State, seed: int) -> None:
-        super()._take(state, seed)
+    def _take(self, state: State) -> None:
+        super()._take(state)
         if "lesson" in state.tensors:
             self.lesson_ = state.tensors["lesson"]
 
@@ -226,9 +227,35 @@ class _FromRepresentations(Distilled):
     """Every party learns alone and sends its embeddings once; an encoder imitates their union."""
 
     side: ClassVar[type[PretrainedSide]]
-    local_epochs: int
-    local_batch_size: int
-    weight: float
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 100,
+        local_epochs: int = 100,
+        local_batch_size: int = 100,
+        weight: float = 1.0,
+        batch_size: int | None = None,
+        bottom: BottomSpec = BottomSpec(),
+        top: Sequence[int] = (64,),
+        dropout: float = 0.0,
+        optimisation: Optimisation = Optimisation(),
+        class_weight: ClassWeight = None,
+        validation: float = 0.1,
+        patience: int | None = 10,
+    ) -> None:
+        self.epochs = epochs
+        self.local_epochs = local_epochs
+        self.local_batch_size = local_batch_size
+        self.weight = weight
+        self.batch_size = batch_size
+        self.bottom = bottom
+        self.top = top
+        self.dropout = dropout
+        self.optimisation = optimisation
+        self.class_weight = class_weight
+        self.validation = validation
+        self.patience = patience
 
     @abstractmethod
     def _pretraining(self) -> Pretraining:
@@ -252,14 +279,14 @@ class _FromRepresentations(Distilled):
 
     def _learn_apart(self, fed: Federation, rows: Rows) -> list[Tensor]:
         """Embeddings of shared people by every party, each trained alone; the own ones last."""
-        settings = BottomSettings(bottom=self.bottom, optimisation=self.optimisation, seed=fed.seed)
+        settings = BottomSettings(bottom=self.bottom, optimisation=self.optimisation)
         peers = fed.open(self.protocol, self.side)
         for name, peer in peers.items():
             held_out = torch.from_numpy(fed.alignment.position(name)[fed.held_out])
             answer = peer.ask(
                 BottomSide.begin, held_out[held_out >= 0], settings.model_dump(mode="json")
             )
-            self.widths_[name] = int(answer["width"])
+            self.widths_[name] = whole_number(answer, "width", MOST_WIDTH, least=1)
         own = Bottom.fit(fed.active, settings, to_learn_from(fed).numpy())
         learn_alone(fed, peers, own, self._pretraining())
         fed.active.boundary.round += 1
@@ -317,35 +344,6 @@ class VFedTrans(_FromRepresentations):
     protocol = "vfedtrans"
     views = 2  # the encoder and, beside it, the classifier's own network over the columns
 
-    def __init__(
-        self,
-        *,
-        epochs: int = 100,
-        local_epochs: int = 100,
-        local_batch_size: int = 100,
-        weight: float = 1.0,
-        batch_size: int | None = None,
-        bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] = (64,),
-        dropout: float = 0.0,
-        optimisation: Optimisation = Optimisation(),
-        class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
-    ) -> None:
-        self.epochs = epochs
-        self.local_epochs = local_epochs
-        self.local_batch_size = local_batch_size
-        self.weight = weight
-        self.batch_size = batch_size
-        self.bottom = bottom
-        self.top = top
-        self.dropout = dropout
-        self.optimisation = optimisation
-        self.class_weight = class_weight
-        self.validation = validation
-        self.patience = patience
-
     def _pretraining(self) -> Pretraining:
         return NoiseAsTargets(epochs=self.local_epochs, batch_size=self.local_batch_size)
 
@@ -382,35 +380,6 @@ class APCVFL(_FromRepresentations):
 
     side = AutoEncoderSide
     protocol = "apc-vfl"
-
-    def __init__(
-        self,
-        *,
-        epochs: int = 100,
-        local_epochs: int = 100,
-        local_batch_size: int = 100,
-        weight: float = 1.0,
-        batch_size: int | None = None,
-        bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] = (64,),
-        dropout: float = 0.0,
-        optimisation: Optimisation = Optimisation(),
-        class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
-    ) -> None:
-        self.epochs = epochs
-        self.local_epochs = local_epochs
-        self.local_batch_size = local_batch_size
-        self.weight = weight
-        self.batch_size = batch_size
-        self.bottom = bottom
-        self.top = top
-        self.dropout = dropout
-        self.optimisation = optimisation
-        self.class_weight = class_weight
-        self.validation = validation
-        self.patience = patience
 
     def _pretraining(self) -> Pretraining:
         return AutoEncoder(epochs=self.local_epochs, batch_size=self.local_batch_size)

@@ -381,8 +381,8 @@ class FedCVT(JointTraining):
         state = super()._state(stopping)
         return State(state.tensors, {**state.meta, "kept": [list(kept) for kept in self.kept_]})
 
-    def _take(self, state: State, seed: int) -> None:
-        super()._take(state, seed)
+    def _take(self, state: State) -> None:
+        super()._take(state)
         self.kept_ = [KeptInEpoch(*kept) for kept in state.meta["kept"]]
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
+from interlace.boundary.control import whole_number
 from interlace.data.labels import LabelPlan
 from interlace.errors import AlignmentError, InterlaceError, JobError, Refused
 from interlace.federation import Federation, Rows
@@ -30,6 +31,7 @@ from interlace.methods.base import (
     usual_batch,
 )
 from interlace.methods.bottom import (
+    MOST_WIDTH,
     Bottom,
     BottomSettings,
     BottomSide,
@@ -91,7 +93,6 @@ class JointModel(Method):
         settings = BottomSettings(
             bottom=self._bottom_spec(self.objective_.outputs),
             optimisation=self.optimisation,
-            seed=fed.seed,
             views=self.views,
         )
         self.history_: list[Epoch] = []
@@ -104,21 +105,21 @@ class JointModel(Method):
                 torch.from_numpy(held_out[held_out >= 0]),
                 settings.model_dump(mode="json"),
             )
-            self.widths_[name] = int(answer["width"])
+            self.widths_[name] = whole_number(answer, "width", MOST_WIDTH, least=1)
         self.own_: Bottom | None = None
         widths = list(self.widths_.values())
         if fed.active.columns:
             learn_from = np.setdiff1d(np.arange(len(fed.active)), fed.held_out)
             self.own_ = Bottom.fit(fed.active, settings, learn_from)
             widths.append(self.own_.width)
-        self._assemble(widths, fed.seed)
+        self._assemble(widths)
 
     def _meet(self, fed: Federation, peers: dict[str, Peer]) -> None:
         self.active_, self.peers_ = fed.active, peers
         self.session_ = next((peer.session for peer in peers.values()), None)
 
-    def _assemble(self, widths: Sequence[int], seed: int) -> None:
-        top_seed = seed_for(seed, "top")
+    def _assemble(self, widths: Sequence[int]) -> None:
+        top_seed = seed_for(self.active_.secret, "top")
         self.top_ = seeded(lambda: self._build_top(widths, self.objective_.outputs), top_seed)
         self.randomness_ = Randomness(self.top_, top_seed)
         self.optimiser_ = self.optimisation.optimiser(self.top_)
@@ -196,11 +197,11 @@ class JointModel(Method):
         """Take the parts that :meth:`save` kept; the hyper-parameters must be the same."""
         self._meet(federation, self._open(federation))
         self.widths_ = {
-            n: int(peer.ask(BottomSide.load, {"name": name})["width"])
+            n: whole_number(peer.ask(BottomSide.load, {"name": name}), "width", MOST_WIDTH, least=1)
             for n, peer in self.peers_.items()
         }
         state = read_state(federation.active.path("models", name))
-        self._take(state, federation.seed)
+        self._take(state)
         return self
 
     def _checkpoint(self, fed: Federation, name: str, epoch: int, stopping: EarlyStopping) -> None:
@@ -223,8 +224,8 @@ class JointModel(Method):
             )
         for n, peer in self.peers_.items():
             answer = peer.ask(BottomSide.resume, {"name": name, "epoch": epoch})
-            self.widths_[n] = int(answer["width"])
-        self._take(state, fed.seed)
+            self.widths_[n] = whole_number(answer, "width", MOST_WIDTH, least=1)
+        self._take(state)
         stopping.best, stopping.best_epoch = state.meta["best"]
         return epoch
 
@@ -251,7 +252,7 @@ class JointModel(Method):
             meta["own"] = own.meta
         return State(tensors, meta)
 
-    def _take(self, state: State, seed: int) -> None:
+    def _take(self, state: State) -> None:
         def part(prefix: str) -> dict[str, Tensor]:
             return {
                 k.removeprefix(prefix): v for k, v in state.tensors.items() if k.startswith(prefix)
@@ -266,7 +267,7 @@ class JointModel(Method):
         if meta["own"] is not None:
             self.own_ = Bottom.from_state(self.active_, State(part("own/"), meta["own"]))
             widths.append(self.own_.width)
-        self._assemble(widths, seed)
+        self._assemble(widths)
         load_training_state(part("top/"), self.top_, self.optimiser_, self.randomness_)
         self.best_top_ = part("best/") or None
         self.active_.boundary.round = int(meta["round"])

@@ -93,7 +93,7 @@ class OneShotSide(BottomSide):
     def represent(self, rows: RowSelection) -> Embedding:
         """H_o by the model as it is; the gradients that come next are about these people."""
         self.overlap = self.mine(rows)
-        self.party.boundary.about(rows)
+        self.party.boundary.about(self.overlap)
         return self.bottom.embed(self.overlap)
 
     @operation
@@ -105,7 +105,7 @@ class OneShotSide(BottomSide):
                 f"{(len(self.overlap), self.bottom.width)} were due, with one number of classes"
             )
         local = LocalSettings.model_validate(settings)
-        seed = seed_for(local.seed, "clusters", self.party.name)
+        seed = seed_for(self.party.secret, "clusters")
         self.labels = cluster(gradient, int(classes), local.clustering, seed)
         self.learner = LocalLearner(self.bottom, local, int(self.labels.max()) + 1)
         self._learn(local.epochs)
@@ -151,15 +151,15 @@ class FewShotSide(OneShotSide, WholeTableSide):
             raise Refused(
                 f"{tuple(keep.shape)} keep-probabilities came for {len(others):,} unaligned rows"
             )
-        drawn = draw(keep, self.learner.settings.seed, self.party.name)
+        drawn = draw(keep, self.party.secret)
         labels = self.learner.predict(others[drawn]).argmax(1)
         self._learn(self.learner.settings.refine_epochs, (others[drawn], labels))
         return len(self._shared) + drawn
 
 
-def draw(keep: Tensor, seed: int, party: str) -> Tensor:
+def draw(keep: Tensor, secret: int) -> Tensor:
     """Positions of the rows drawn, each with its own probability (n,) in [0, 1]; 0 never is."""
-    generator = torch.Generator().manual_seed(seed_for(seed, "drawn", party))
+    generator = torch.Generator().manual_seed(seed_for(secret, "drawn"))
     return (torch.rand(len(keep), generator=generator) < keep).nonzero()[:, 0]
 
 
@@ -272,6 +272,7 @@ class OneShotVFL(JointModel):
 
     side = OneShotSide
     protocol = "one-shot"
+    refine_epochs = 0  # there is no second round
 
     def __init__(
         self,
@@ -309,7 +310,7 @@ class OneShotVFL(JointModel):
             return Joined(copy.deepcopy(self.top))
         return Joined(mlp(sum(widths), self.top, outputs, self.dropout))
 
-    def _local_settings(self, seed: int, refine_epochs: int = 0) -> LocalSettings:
+    def _local_settings(self) -> LocalSettings:
         """What the clients are told.
 
         Raises:
@@ -320,9 +321,8 @@ class OneShotVFL(JointModel):
                 semi_supervised=self.semi_supervised,
                 clustering=self.clustering,
                 epochs=self.local_epochs,
-                refine_epochs=refine_epochs,
+                refine_epochs=self.refine_epochs,
                 batch_size=self.local_batch_size,
-                seed=seed,
             )
         except ValidationError as e:
             first = e.errors(include_input=False)[0]
@@ -344,7 +344,7 @@ class OneShotVFL(JointModel):
         learning at the clients, so a resumed fit does a round over at most.
         """
         fed = self._people(federation)
-        settings = self._local_settings(fed.seed)
+        settings = self._local_settings()
         self._start(fed)
         self.learner_: LocalLearner | None = None
         cast = self._cast(fed, federation)
@@ -487,7 +487,7 @@ class OneShotVFL(JointModel):
         on_epoch: OnEpoch | None,
     ) -> None:
         """Fit the joint head from its first weights: on people whom all hold, and completed."""
-        self._assemble([view.shape[1] for view in views.train], seed)
+        self._assemble([view.shape[1] for view in views.train])
         whole = cast.held.all(1)
         self.history_ = self._fit_head(
             self.top_,
@@ -565,8 +565,8 @@ class OneShotVFL(JointModel):
         tensors = {f"learner/{k}": v for k, v in own.tensors.items()}
         return State({**state.tensors, **tensors}, {**state.meta, "learner": own.meta})
 
-    def _take(self, state: State, seed: int) -> None:
-        super()._take(state, seed)
+    def _take(self, state: State) -> None:
+        super()._take(state)
         self.learner_ = None
         if "learner" in state.meta and self.own_ is not None:
             head = {k[8:]: v for k, v in state.tensors.items() if k.startswith("learner/")}
@@ -640,9 +640,6 @@ class FewShotVFL(OneShotVFL):
         super()._start(fed)
         self.kept_: dict[str, Kept] = {}
 
-    def _local_settings(self, seed: int, refine_epochs: int = 0) -> LocalSettings:
-        return super()._local_settings(seed, self.refine_epochs)
-
     def _finish(
         self,
         fed: Federation,
@@ -672,7 +669,7 @@ class FewShotVFL(OneShotVFL):
                 drawn = self.peers_[name].ask(FewShotSide.refine, keep)
                 drawn = self._possible(name, drawn - len(fed.alignment.pairs[name]), keep)
             else:
-                drawn = draw(keep, fed.seed, name)
+                drawn = draw(keep, fed.active.secret)
                 rows = cast.unlabelled[drawn.numpy()]
                 self._learn_own(cast, self.refine_epochs, rows, joint[drawn].argmax(1))
             self.kept_[name] = Kept(len(keep), int((keep > 0).sum()), drawn, joint[drawn].argmax(1))
@@ -688,7 +685,7 @@ class FewShotVFL(OneShotVFL):
         """What the head over party k's view alone and the joint head say of its other rows."""
         mine = views.others[k]
         held = cast.held[:, k]
-        head_seed = seed_for(seed, "auxiliary head", k)
+        head_seed = seed_for(self.active_.secret, "auxiliary head", k)
         hidden = self.top if not isinstance(self.top, nn.Module) else (64,)
         make = partial(mlp, mine.shape[1], hidden, self.objective_.outputs, self.dropout)
         head = seeded(lambda: Joined(make()), head_seed)
@@ -754,8 +751,8 @@ class FewShotVFL(OneShotVFL):
             state.tensors[f"kept/{name}/classes"] = some.classes
         return State(state.tensors, {**state.meta, "kept": kept})
 
-    def _take(self, state: State, seed: int) -> None:
-        super()._take(state, seed)
+    def _take(self, state: State) -> None:
+        super()._take(state)
         part = state.tensors
         self.kept_ = {
             name: Kept(of, possible, part[f"kept/{name}/rows"], part[f"kept/{name}/classes"])

@@ -78,7 +78,7 @@ class Pretraining(BaseModel, ABC):
             lambda draws: self.exercise(bottom, rows, draws),
             len(rows),
             bottom.settings.optimisation,
-            seed_for(bottom.settings.seed, "alone", type(self).__name__, bottom.party.name),
+            seed_for(bottom.party.secret, "alone", type(self).__name__, bottom.party.name),
             bottom.randomness.stream,
         )
 
@@ -302,8 +302,8 @@ class SentOnce(OnViews):
             state.tensors[f"received/{k}"] = view
         return state
 
-    def _take(self, state: State, seed: int) -> None:
-        super()._take(state, seed)
+    def _take(self, state: State) -> None:
+        super()._take(state)
         count = sum(k.startswith("received/") for k in state.tensors)
         if count:
             self.received_ = [state.tensors[f"received/{k}"] for k in range(count)]

@@ -708,8 +708,8 @@ class ProtoEVFL(SomeViews):
         state.tensors["prior"] = self.prior_
         return state
 
-    def _take(self, state: State, seed: int) -> None:
-        super()._take(state, seed)
+    def _take(self, state: State) -> None:
+        super()._take(state)
         self.prior_ = state.tensors["prior"]
 
 

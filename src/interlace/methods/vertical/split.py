@@ -41,7 +41,7 @@ class SplitSide(BottomSide):
     def forward(self, rows: RowSelection) -> Embedding:
         """Embeddings of a batch, in training."""
         mine = self.mine(rows)
-        self.party.boundary.about(rows)
+        self.party.boundary.about(mine)
         return self.bottom.forward(mine)
 
     @operation
@@ -100,7 +100,7 @@ class SplitVFL(_Split):
         top: Widths of the top model's hidden layers, or an own module from (n, Σd_k) to logits.
         dropout: Share of the top model's hidden units left out in training.
         optimisation: Learning rate, weight decay and schedule.
-        class_weight: ``balanced``, a weight by class number, or ``None``.
+        class_weight: ``balanced``, a weight by class as in the label column, or ``None``.
         validation: Share of the training people kept aside to choose the best epoch.
         patience: Stop after that many epochs without a better validation loss; ``None`` never.
 
