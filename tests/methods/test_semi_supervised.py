@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from interlace import Party
+from interlace.boundary import Ledger
 from interlace.data.spec import InputSpec
 from interlace.errors import InterlaceError
 from interlace.methods.augmentation import _CHANGES, Augmentation, Images, Tables
@@ -221,6 +222,7 @@ def learner(n: int = 300, **kw: Any) -> tuple[LocalLearner, Tensor]:
     data = load_digits(n_class=3)
     frame = pl.DataFrame(data.data[:n]).with_columns(id=pl.Series(range(n)))
     party = Party("shop", frame)
+    party.record_in(Ledger(), seed=0)
     settings = BottomSettings(
         bottom=BottomSpec(hidden=(16,), width=8), optimisation=Optimisation(learning_rate=5e-3)
     )

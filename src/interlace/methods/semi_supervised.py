@@ -175,6 +175,8 @@ def _by_name(value: Any) -> Any:
     return {"name": "fixmatch", **value} if isinstance(value, dict) else value
 
 
+MOST_EPOCHS = 100_000  # a partner proposes them, and this bounds what it can ask
+
 AnySemiSupervised = Annotated[
     FixMatch | MixMatch | PseudoLabels, Field(discriminator="name"), BeforeValidator(_by_name)
 ]
@@ -189,17 +191,15 @@ class LocalSettings(BaseModel):
         epochs: Passes over the overlap; each also draws ``ratio`` times as many other rows, anew.
         refine_epochs: Passes in a second round, with more rows labelled.
         batch_size: Rows with a label in a step.
-        seed: Seeds everything random, together with the party's name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     semi_supervised: AnySemiSupervised = FixMatch()
     clustering: Clustering = "kmeans"
-    epochs: int = Field(default=200, ge=0)
-    refine_epochs: int = Field(default=0, ge=0)
+    epochs: int = Field(default=200, ge=0, le=MOST_EPOCHS)
+    refine_epochs: int = Field(default=0, ge=0, le=MOST_EPOCHS)
     batch_size: int = Field(default=64, gt=0)
-    seed: int = 0
 
 
 class LocalLearner:
@@ -213,7 +213,7 @@ class LocalLearner:
 
     def __init__(self, bottom: Bottom, settings: LocalSettings, classes: int) -> None:
         self.bottom, self.settings, self.classes = bottom, settings, classes
-        seed = seed_for(settings.seed, "local head", bottom.party.name)
+        seed = seed_for(bottom.party.secret, "local head")
         self.head = seeded(lambda: nn.Linear(bottom.width, classes), seed)
         self.optimiser = bottom.settings.optimisation.optimiser(self.head)
         self.randomness = Randomness(self.head, seed)
@@ -248,7 +248,7 @@ class LocalLearner:
         self.bottom.module.train()
         for _ in range(epochs):
             self.epoch += 1
-            seed = seed_for(self.settings.seed, "local", self.bottom.party.name, self.epoch)
+            seed = seed_for(self.bottom.party.secret, "local", self.epoch)
             generator = torch.Generator().manual_seed(seed)
             steps = math.ceil(len(rows) / self.settings.batch_size)
             size = len(rows) * method.ratio
