@@ -59,6 +59,9 @@ MEASURES: dict[str, Measure] = {
     ),
     "r2": Measure("R²", True, "share of the target's variance that is explained", None, 1),
     "rmse": Measure("RMSE", False, "root of the mean squared error, in the target's unit", 0),
+    "distance": Measure(
+        "Distance", False, "mean squared distance of a person from the nearest centre", 0
+    ),
     "mae": Measure("Mean error", False, "mean absolute error, in the target's unit", 0),
 }
 
@@ -67,6 +70,7 @@ _MAIN: dict[str, tuple[str, ...]] = {
     "multiclass": ("accuracy", "auc", "log_loss", "calibration_error"),
     "multilabel": ("auc", "accuracy", "log_loss", "calibration_error"),
     "regression": ("r2", "rmse", "mae"),
+    "clustering": ("distance",),
 }
 
 

@@ -19,20 +19,16 @@ _STYLES = {"baseline": "", "method": "bold", "upper bound": "dim"}
 
 def show_outcome(results: Results, folder: Path) -> None:
     """Print what federation bought, what passed between the parties, and where the report lies."""
-    from interlace.assess import MEASURES, main_measures
+    from interlace.assess import MEASURES
     from interlace.report import words
-    from interlace.report.verdict import judge
+    from interlace.report.verdict import judge, to_show
 
     verdict = judge(results)
     show("", Text(verdict.headline, style=f"bold {_COLOURS[verdict.outcome]}"))
     for detail in verdict.details:
         show(Text(detail))
     fitted = [m for m in results.models if m.fits]
-    metrics = [
-        m
-        for m in main_measures(results.task)
-        if any(m in f.metrics for x in fitted for f in x.fits)
-    ]
+    metrics = to_show(results)
     made = table("", *(MEASURES[m].title for m in metrics))
     for model in sorted(fitted, key=lambda m: _ORDER.index(m.role)):
         title = f"{model.title} (upper bound)" if model.role == "upper bound" else model.title

@@ -12,6 +12,23 @@ from pydantic import TypeAdapter, ValidationError
 from interlace.errors import JobError
 from interlace.methods.base import Method
 from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled
+from interlace.methods.horizontal import (
+    Agreement,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    HorizontalKMeans,
+    HorizontalLinear,
+    HorizontalTrees,
+    LocalTraining,
+    MixedVFL,
+    Privacy,
+    Scaffold,
+)
+from interlace.methods.horizontal.baselines import ClientsAlone, InOnePlace, PooledRows
+from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.methods.semi_supervised import AnySemiSupervised
 from interlace.methods.vertical import (
     APCVFL,
@@ -57,7 +74,9 @@ CATALOGUE: dict[str, Entry] = {
         AggVFL,
         "Summed outputs",
         "method",
-        "Each party's model gives its share of the logits, and the shares are added up (aggVFL).",
+        "Each party's model gives its share of the logits, and the shares are added up (aggVFL). "
+        "A partner's gradient is then the derivative by the scores, which names the label of every "
+        "person it trains on, unless a guard stands on gradients.",
     ),
     "fed_once": Entry(
         FedOnce,
@@ -163,6 +182,83 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "One tree whose splits are on anybody's columns, found from encrypted sums.",
     ),
+    "fedavg": Entry(
+        FedAvg,
+        "FedAvg",
+        "method",
+        "Parties with the same columns train one network on their own people between rounds; the "
+        "server averages their updates.",
+    ),
+    "fedprox": Entry(
+        FedProx,
+        "FedProx",
+        "method",
+        "FedAvg whose parties stay near the model they were sent, and whose slow parties' partial "
+        "work counts.",
+    ),
+    "scaffold": Entry(
+        Scaffold,
+        "SCAFFOLD",
+        "method",
+        "FedAvg with control variates that take the parties' drift out of every local step.",
+    ),
+    "fedavgm": Entry(
+        FedAvgM,
+        "FedAvgM",
+        "method",
+        "FedAvg whose server adds momentum to the mean update.",
+    ),
+    "fedadam": Entry(
+        FedAdam,
+        "FedAdam",
+        "method",
+        "FedAvg whose server takes the mean update as a gradient for Adam.",
+    ),
+    "fedyogi": Entry(
+        FedYogi,
+        "FedYogi",
+        "method",
+        "FedAvg whose server takes the mean update as a gradient for Yogi.",
+    ),
+    "horizontal_linear": Entry(
+        HorizontalLinear,
+        "Linear model",
+        "method",
+        "Linear or logistic regression by Newton's method on the parties' summed gradients and "
+        "Hessians; ends where the pooled table would.",
+    ),
+    "horizontal_trees": Entry(
+        HorizontalTrees,
+        "Boosted trees by histograms",
+        "method",
+        "Boosted trees from the parties' summed histograms, the same as on the pooled table.",
+    ),
+    "horizontal_kmeans": Entry(
+        HorizontalKMeans,
+        "k-means",
+        "method",
+        "Clusters of all parties' people from each party's sums by cluster; needs no label.",
+    ),
+    "mixed": Entry(
+        MixedVFL,
+        "Mixed geometry",
+        "method",
+        "Split learning of the active party with several partners that have the same columns and "
+        "other people; their bottom model is averaged.",
+    ),
+    "clients_alone": Entry(
+        ClientsAlone,
+        "Each party alone",
+        "baseline",
+        "The same training at each party by itself; its model is judged on its own held-out "
+        "people. The metrics are over all parties' people.",
+    ),
+    "pooled_rows": Entry(
+        PooledRows,
+        "Pooled",
+        "upper bound",
+        "The same training on all parties' rows in one table, as if no row had to stay at home.",
+    ),
     "active_alone": Entry(
         ActiveAlone,
         "Active party alone",
@@ -192,6 +288,10 @@ CATALOGUE: dict[str, Entry] = {
 
 _NESTED: dict[str, TypeAdapter[Any]] = {
     "bottom": TypeAdapter(BottomSpec),
+    "network": TypeAdapter(BottomSpec),
+    "local": TypeAdapter(LocalTraining),
+    "agreement": TypeAdapter(Agreement),
+    "privacy": TypeAdapter(Privacy | None),
     "optimisation": TypeAdapter(Optimisation),
     "semi_supervised": TypeAdapter(AnySemiSupervised),
 }
@@ -210,6 +310,11 @@ def entry(name: str) -> Entry:
     return CATALOGUE[name]
 
 
+def is_horizontal(name: str) -> bool:
+    """Whether a method or baseline is for parties with the same columns and other people."""
+    return issubclass(entry(name).make, HorizontalMethod | InOnePlace)
+
+
 def accepted(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Those of some settings that a method takes too."""
     known = inspect.signature(entry(name).make).parameters
@@ -223,7 +328,11 @@ def build_method(name: str, settings: dict[str, Any]) -> Method:
         JobError: there is no such method or hyper-parameter, or a value does not fit.
     """
     make = entry(name).make
-    known = list(inspect.signature(make).parameters)
+    parameters = inspect.signature(make).parameters
+    known = list(parameters)
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in settings:
+            raise JobError(f"'{name}' is a baseline of another method, and cannot run without one")
     arguments: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in known:
@@ -237,5 +346,7 @@ def build_method(name: str, settings: dict[str, Any]) -> Method:
                 first = e.errors()[0]
                 where = ".".join(str(p) for p in (key, *first["loc"]))
                 raise JobError(f"the method '{name}': `{where}`: {first['msg']}") from e
+        if key == "method":
+            value = build_method(value["name"], {k: v for k, v in value.items() if k != "name"})
         arguments[key] = value
     return make(**arguments)

@@ -11,7 +11,7 @@ from interlace.assess import MEASURES, Interval, Measure, main_measures
 from interlace.job.results import ModelResult, Results
 from interlace.report import words
 from interlace.report.charts import Chart, Point, Series, line_chart, ticks
-from interlace.report.verdict import ALONE, better, by_seed, gain, summary
+from interlace.report.verdict import ALONE, alone_in, better, by_seed, gain, summary, to_show
 
 GRID = np.linspace(0, 1, 101)
 
@@ -49,7 +49,7 @@ def metric_rows(results: Results) -> list[MetricRow]:
     found = {name for m in results.models for f in m.fits for name in f.metrics}
     order = dict.fromkeys((*main_measures(results.task), *MEASURES))
     method = next((m for m in results.models if m.role == "method"), None)
-    alone = next((m for m in results.models if m.name == ALONE), None)
+    alone = alone_in(results)
     rows = []
     for name in order:
         if name not in found:
@@ -156,7 +156,7 @@ def looks(models: Sequence[ModelResult]) -> dict[str, str]:
             looks[model.name] = "upper"
         elif model.role == "method" and not any(m.role == "method" for m in models[:i]):
             looks[model.name] = "method"
-        elif model.name == ALONE:
+        elif model.name in ALONE:
             looks[model.name] = "single"
         else:
             looks[model.name] = f"other{others % 4}"
@@ -186,7 +186,7 @@ def curves(results: Results, looks: dict[str, str]) -> list[Chart]:
     highest = max((y for s in lift for _, y in s.points), default=1.0)
     best = "; ".join(
         f"{m.title} {MEASURES[main].title} {words.decimal(s.mean, _decimals(results, main))}"
-        for main in main_measures(results.task)[:1]
+        for main in to_show(results)[:1]
         for m in results.models
         if (s := summary(m, main))
     )
@@ -251,11 +251,13 @@ def _mean_curve(curves: Sequence[Sequence[Point]], name: str) -> list[Point]:
 
 
 def learning(model: ModelResult, look: str) -> Chart | None:
-    """Training and validation loss by epoch: each seed faint, their mean bold while all run."""
+    """Training and validation loss by epoch, or by round: each seed faint, their mean bold while
+    all run."""
     runs = [f.history for f in model.fits if f.history]
     if not runs:
         return None
     training = [[(float(e.number), e.loss) for e in run] for run in runs]
+    unit = "epoch" if runs[0][0].clients is None else "round"
     validation = [
         [(float(e.number), e.validation) for e in run if e.validation is not None] for run in runs
     ]
@@ -272,10 +274,10 @@ def learning(model: ModelResult, look: str) -> Chart | None:
         series.append(Series(name, css, points, dots=shortest == 1))
     return line_chart(
         model.title,
-        "epoch",
+        unit,
         "loss",
         series,
-        f"Training and validation loss of {model.title} by epoch, "
+        f"Training and validation loss of {model.title} by {unit}, "
         f"{words.plural(len(runs), 'seed')}.",
         x_range=(1, max(2, *(len(run) for run in runs))),
         width=250,

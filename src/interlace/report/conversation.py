@@ -149,8 +149,10 @@ def _blocks(steps: list[Step]) -> tuple[Block, ...]:
 
 
 def _title(steps: list[Step]) -> str:
-    matching = any(s.kind == Kind.BLINDED_IDS for s in steps)
-    return "Finding the shared people" if matching else "Learning together"
+    if any(s.kind == Kind.BLINDED_IDS for s in steps):
+        return "Finding the shared people"
+    learning = any(s.kind not in (Kind.CONTROL, Kind.HISTOGRAM) for s in steps)
+    return "Learning together" if learning else "Comparing columns"
 
 
 def _once(items: Iterable[str]) -> tuple[str, ...]:

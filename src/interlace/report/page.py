@@ -15,12 +15,12 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from interlace.assess import main_measures
 from interlace.job.results import Flow, ModelResult, PartyResult, Results
 from interlace.report import words
 from interlace.report.bought import curves, dots, learning, looks, metric_rows
 from interlace.report.conversation import EXPLAINED, conversation
-from interlace.report.verdict import judge
+from interlace.report.horizontal import by_party, drift
+from interlace.report.verdict import judge, to_show, who_alone
 
 
 def write_report(results: Results, path: Path) -> Path:
@@ -76,9 +76,12 @@ def _render(results: Results) -> str:
         done=sum(len(m.fits) for m in results.models),
         due=sum(len(results.seeds) for m in results.models if not m.skipped),
         rows=metric_rows(results),
-        dots=[d for m in main_measures(results.task) if (d := dots(results, m, look))],
+        dots=[d for m in to_show(results) if (d := dots(results, m, look))],
         curves=curves(results, look),
         learning=[c for m in fitted if (c := learning(m, look[m.name]))],
+        drift=[c for m in fitted if m.role == "method" for c in drift(m, look[m.name])],
+        by_party=by_party(results),
+        alone=who_alone(results),
         talk=conversation([(p.name, p.active) for p in results.parties], results.flows),
         routes=_routes(results.flows),
         kinds={f.kind: EXPLAINED.get(f.kind) for f in results.flows},

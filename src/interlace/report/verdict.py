@@ -9,7 +9,7 @@ from interlace.assess import MEASURES, Interval, Measure, interval, main_measure
 from interlace.job.results import ModelResult, Results
 from interlace.report.words import decimal, decimals_for, plural, span
 
-ALONE = "active_alone"  # the model that federation is measured against
+ALONE = ("active_alone", "clients_alone")  # the models that federation is measured against
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,26 @@ class Verdict:
     outcome: Literal["gain", "none", "loss", "open"]
     headline: str
     details: list[str]
+
+
+def alone_in(results: Results) -> ModelResult | None:
+    """The model that federation is measured against."""
+    return next((m for m in results.models if m.name in ALONE), None)
+
+
+def who_alone(results: Results) -> str:
+    """Whose that model is."""
+    if results.geometry == "horizontal":
+        return "each party"
+    return next(p.name for p in results.parties if p.active)
+
+
+def to_show(results: Results) -> list[str]:
+    """The metrics to show first, the one to judge by ahead: the task's main ones, or what is there
+    where none of these is (a horizontal federation's figures are sums, which rank nobody)."""
+    found = {name for m in results.models for f in m.fits for name in f.metrics}
+    main = [m for m in main_measures(results.task) if m in found]
+    return main or [m for m in MEASURES if m in found]
 
 
 def by_seed(model: ModelResult, metric: str) -> dict[int, float]:
@@ -69,7 +89,7 @@ def judge(results: Results) -> Verdict:
         return Verdict("open", f"{method.title} could not be fitted.", [method.skipped])
     if method is None or not method.fits:
         return Verdict("open", "The federated model has not been fitted yet.", [])
-    metric = next((m for m in main_measures(results.task) if by_seed(method, m)), None)
+    metric = next((m for m in to_show(results) if by_seed(method, m)), None)
     if metric is None:
         return Verdict("open", f"{method.title} was fitted; no metric could be taken.", [])
     measure = MEASURES[metric]
@@ -78,8 +98,7 @@ def judge(results: Results) -> Verdict:
     models = [m for m in results.models if by_seed(m, metric)]
     decimals = decimals_for(v for m in models for v in by_seed(m, metric).values())
     name = in_sentence(measure)
-    active = next(p.name for p in results.parties if p.active)
-    alone = next((m for m in results.models if m.name == ALONE), None)
+    active, alone = who_alone(results), alone_in(results)
     difference = gain(method, alone, metric) if alone else None
     if alone is None or difference is None:
         reached = f"{method.title} reaches {name} {decimal(ours.mean, decimals)}."
@@ -131,7 +150,7 @@ def _others(results: Results, method: ModelResult, metric: str, decimals: int) -
                 f"With all tables in one place ({model.title}, the upper bound) it would be "
                 f"{value}{'' if more else ', no better'}."
             )
-        elif model.name != ALONE:
+        elif model.name not in ALONE:
             difference = gain(model, method, metric)
             if difference is not None and better(difference, metric) == "gain":
                 said.append(f"{model.title} did better: {name} {value}.")

@@ -1,12 +1,14 @@
 """What a horizontal federation must be compared with: each client alone, and all rows in one table.
 
 Both train the method itself, as it is set, in a federation of one: same network, as many steps a
-row, no messages. Nothing leaves, so there is nothing to hide: secure aggregation, privacy, partial
-participation and stragglers are left out.
+row, no messages. With one client there is nothing to average, so FedAvg's relatives become FedAvg,
+which is plain descent then; nothing leaves, so there is nothing to hide either: secure aggregation,
+privacy, partial participation and stragglers are left out.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from typing import Any, Self
 
@@ -21,15 +23,22 @@ from interlace.engines import InProcess
 from interlace.errors import InterlaceError
 from interlace.federation import Federation
 from interlace.methods.base import Method, OnEpoch
+from interlace.methods.horizontal.averaging import FedAvg
 from interlace.methods.horizontal.method import HorizontalMethod, by_client
 from interlace.methods.horizontal.schema import agreed_label
 from interlace.methods.horizontal.side import TableSide, Terms
 from interlace.party import Party
 
-_BY_ONESELF = {"secure": False, "privacy": None, "participation": 1.0, "stragglers": 0.0}
+_BY_ONESELF = {
+    "secure": False,
+    "privacy": None,
+    "participation": 1.0,
+    "stragglers": 0.0,
+    "server_rate": 1.0,
+}
 
 
-class _InOnePlace(Method):
+class InOnePlace(Method):
     """Trains a horizontal method in federations of one.
 
     Args:
@@ -56,6 +65,10 @@ class _InOnePlace(Method):
 
     def _by_oneself(self, **agreed: Any) -> HorizontalMethod:
         method: HorizontalMethod = clone(self.method)
+        if isinstance(method, FedAvg):
+            plain = inspect.signature(FedAvg).parameters
+            settings = method.get_params(deep=False)
+            method = FedAvg(**{k: v for k, v in settings.items() if k in plain})
         known = method.get_params(deep=False)
         method.set_params(**{k: v for k, v in _BY_ONESELF.items() if k in known})
         method.agreement = method.agreement.model_copy(update=agreed)
@@ -77,7 +90,7 @@ class _InOnePlace(Method):
         return sides, {"classes": plan.classes or None}
 
 
-class ClientsAlone(_InOnePlace):
+class ClientsAlone(InOnePlace):
     """Each client by itself: a model of its own rows, judged on the rows that it kept aside.
 
     Together these are the very rows that the federated model is judged on, each scored by the model
@@ -91,13 +104,12 @@ class ClientsAlone(_InOnePlace):
         checkpoint: str | None = None,
         on_epoch: OnEpoch | None = None,
     ) -> Self:
-        """Train one model at each client. It keeps no checkpoint."""
+        """Train one model at each client; ``on_epoch`` hears of none. It keeps no checkpoint."""
         sides, agreed = self._met(federation)
         self.history_ = []
         self.places_ = {n: _alone(side.party, federation.seed) for n, side in sides.items()}
         self.models_ = {
-            name: self._by_oneself(**agreed).fit(place, on_epoch=on_epoch)
-            for name, place in self.places_.items()
+            name: self._by_oneself(**agreed).fit(place) for name, place in self.places_.items()
         }
         return self
 
@@ -109,7 +121,7 @@ class ClientsAlone(_InOnePlace):
         return by_client(answers)
 
 
-class PooledRows(_InOnePlace):
+class PooledRows(InOnePlace):
     """All clients' rows in one table: the upper bound of a simulation.
 
     It learns from the rows that no client kept aside for testing, and is judged on those that they
