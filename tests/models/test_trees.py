@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 import polars as pl
@@ -137,6 +137,7 @@ def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None
     tree = Tree(
         owner=("a", "b", None, None, "a", None, None),
         split=(0, 3, 0, 0, 9, 0, 0),
+        column=(0, 0, 0, 0, 1, 0, 0),
         left=(1, 2, 2, 3, 5, 5, 6),
         right=(4, 3, 2, 3, 6, 5, 6),
         value=((0.0,),) * 7,
@@ -237,6 +238,49 @@ def test_nodes_are_searched_in_pieces_to_the_same_end(monkeypatch: pytest.Monkey
     monkeypatch.setattr(trees, "_MOST_CELLS", 1)
     pieces = best_splits(sums, layout, totals, np.ones(2), NO_LEAST, bounds)
     assert [c.gain for c in whole] == [c.gain for c in pieces]
+
+
+def test_shares_are_the_shapley_values() -> None:
+    """Of the game in which a set of columns is known, over all orders of three columns."""
+    rng = np.random.default_rng(5)
+    tree = Tree(
+        owner=("a", "b", None, "a", None, None, "b", "a", None, None, None),
+        split=(0, 0, 0, 1, 0, 0, 1, 2, 0, 0, 0),
+        column=(0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0),
+        left=(1, 2, 2, 4, 4, 5, 7, 8, 8, 9, 10),
+        right=(6, 3, 2, 5, 4, 5, 10, 9, 8, 9, 10),
+        value=tuple((v,) for v in rng.normal(size=11)),
+        gain=(0.0,) * 11,
+        cover=(20.0, 12.0, 5.0, 7.0, 3.0, 4.0, 8.0, 6.0, 2.0, 4.0, 2.0),
+    )
+    bits = np.array([[i << 5, j << 6] for i in range(8) for j in range(4)], dtype=np.uint8)
+    first = {"a": 0, "b": 8}
+
+    def game(row: np.ndarray, known: set[tuple[str, int]], node: int = 0) -> float:
+        owner = tree.owner[node]
+        if owner is None:
+            return tree.value[node][0]
+        left, right = tree.left[node], tree.right[node]
+        if (owner, tree.column[node]) in known:
+            bit = first[owner] + tree.split[node]
+            return game(row, known, left if row[bit >> 3] >> (7 - bit % 8) & 1 else right)
+        share = tree.cover[left] / tree.cover[node]
+        return share * game(row, known, left) + (1 - share) * game(row, known, right)
+
+    players = [("a", 0), ("a", 1), ("b", 0)]
+    found = {p: np.zeros(len(bits)) for p in players}
+    for player, shares in tree.shapley(bits, first):
+        found[player] += shares[:, 0]
+    for i, row in enumerate(bits):
+        for player in players:
+            orders = list(permutations(players))
+            gained = [
+                game(row, set(order[: order.index(player) + 1]))
+                - game(row, set(order[: order.index(player)]))
+                for order in orders
+            ]
+            assert found[player][i] == pytest.approx(np.mean(gained))
+        assert game(row, set()) == pytest.approx(tree.mean[0])
 
 
 # -- losses -------------------------------------------------------------------------------------

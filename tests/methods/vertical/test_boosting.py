@@ -394,6 +394,36 @@ def test_forest_and_single_tree(breast: Make) -> None:
     assert single.score(test) > 0.85
 
 
+@pytest.mark.parametrize("multi_output", [False, True])
+def test_explanations_add_up_to_the_scores(wine: Make, multi_output: bool) -> None:
+    fed = wine()
+    model = trees(multi_output=multi_output).fit(fed)
+    told = model.explain(fed)
+    total = told.base + sum(told.own.values()) + sum(told.partners.values())
+    np.testing.assert_allclose(total, model.scores(fed))
+    assert set(told.partners) == {"vendor"}
+    assert set(told.own) <= {f"x{j}" for j in range(6)}
+
+
+def test_explanations_are_xgboosts_and_partners_get_their_own(breast: Make) -> None:
+    xgboost = pytest.importorskip("xgboost")
+    fed = breast()
+    model = trees(base_score=0.5).fit(fed)
+    codes = pooled_codes(fed, model).astype(np.float32)
+    options = {"objective": "binary:logistic", "max_depth": 3, "base_score": 0.5, "nthread": 1}
+    theirs = xgboost.train(options, xgboost.DMatrix(codes, fed.y.numpy()), 3)
+    expected = theirs.predict(xgboost.DMatrix(codes), pred_contribs=True)
+    told = model.explain(fed, share=True)
+    for name, values in told.own.items():
+        np.testing.assert_allclose(values[:, 0], expected[:, int(name[1:])], atol=1e-4)
+    np.testing.assert_allclose(told.partners["vendor"][:, 0], expected[:, 10:30].sum(1), atol=1e-4)
+    vendor = side(fed, model, "vendor")
+    for name, values in vendor.shapley.items():
+        np.testing.assert_allclose(values[:, 0], expected[:, 10 + int(name[1:])], atol=1e-4)
+    with pytest.raises(InterlaceError, match="told apart"):
+        trees(hide_order=True).fit(fed).explain(fed, share=True)
+
+
 # -- what leaves --------------------------------------------------------------------------------
 
 
@@ -434,6 +464,14 @@ def test_no_party_learns_anothers_columns(breast: Make, tmp_path: Path) -> None:
     assert sum(sum(w.values()) for w in model.importance("weight").values()) == sum(
         o is not None for t in chain(*model.trees_) for o in t.owner
     )
+
+
+def test_gradients_are_encrypted_unless_asked_otherwise(breast: Make) -> None:
+    fed = breast()
+    BoostedTrees(n_estimators=1, max_bin=8).fit(fed)
+    entries = list(fed.active.boundary.ledger.entries())
+    assert not {e.kind for e in entries} & {Kind.GRADIENT, Kind.HISTOGRAM}
+    assert {e.operation for e in entries} >= {"take_key", "start_encrypted"}
 
 
 def test_a_policy_can_insist_on_encryption(breast: Make) -> None:

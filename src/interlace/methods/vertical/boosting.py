@@ -44,6 +44,7 @@ layered mode, multi-output trees).
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ from interlace.crypto.schemes import SCHEMES, Scheme, choose, generate, read_pub
 from interlace.data.labels import LabelPlan
 from interlace.errors import AlignmentError, DataError, InterlaceError, JobError, Refused
 from interlace.federation import Federation
+from interlace.files import write_whole
 from interlace.methods.base import (
     Clock,
     EarlyStopping,
@@ -104,11 +106,13 @@ from interlace.models.trees import (
     add_up,
     best_splits,
 )
-from interlace.party import Party, PassiveSide, Peer, State, operation, read_state, write_state
+from interlace.party import Party, PassiveSide, Peer, State, operation
 
 CHUNK = 2**17  # people scored in one message
+EXPLAINED = 2**13  # people explained at once, whose paths are all kept in memory
 LINK = 12.5e6  # bytes a second that `auto` reckons with: 100 Mbit/s
 BLIND_NODES = 4  # nodes whose sums share a ciphertext where rows are hidden
+MODEL_FILE = "trees.json"
 FORMAT = "interlace boosted trees 1"
 
 Encryption = Literal["auto", "none", "rlwe-fast", "rlwe-strict", "okamoto-uchiyama", "paillier"]
@@ -182,6 +186,8 @@ class BoostingSide(PassiveSide):
     binning: Binning
     splits: list[Split]
     importance: dict[str, float]  # by column, once the active party has said
+    shapley: dict[str, Floats]  # by column, (people, outputs), for the table's rows `explained`
+    explained: Integers
     key: PublicKey | None = None
     layout: Layout
     candidates: _Candidates | None
@@ -238,10 +244,11 @@ class BoostingSide(PassiveSide):
     @operation
     def start(self, sampled: RowSelection, columns: SplitChoice, figures: Gradient) -> None:
         """Begin a tree in clear: (rows sampled, 2·outputs) of g, then h."""
+        if figures.dim() != 2:
+            raise Refused("each row has a g and an h")
         self._begin_tree(sampled, columns, len(figures))
-        full = np.zeros((len(self._rows), figures.shape[1] if figures.dim() == 2 else 1))
-        full[self._sampled] = figures.double().numpy().reshape(len(figures), -1)
-        self._figures = full
+        self._figures = np.zeros((len(self._rows), figures.shape[1]))
+        self._figures[self._sampled] = figures.double().numpy()
 
     @operation
     def start_encrypted(
@@ -384,9 +391,27 @@ class BoostingSide(PassiveSide):
             self.importance[split.column] = self.importance.get(split.column, 0.0) + gain
 
     @operation
+    def take_shapley(self, rows: RowSelection, columns: SplitChoice, values: PartialScore) -> None:
+        """Take what this party's columns added to people's scores: (rows, columns · outputs)."""
+        mine, chosen = self._mine(rows), columns.numpy().astype(np.int64).reshape(-1)
+        if values.dim() != 2 or not len(chosen) or values.shape[1] % len(chosen):
+            raise Refused(f"party '{self.party.name}' was sent what its columns cannot have added")
+        for number in chosen.tolist():
+            self._within(number, len(self.binning.columns))
+        if len(values) != len(mine):
+            raise Refused(f"party '{self.party.name}' was sent shares of other people")
+        shares = values.double().numpy().reshape(len(mine), len(chosen), -1)
+        names = [self.binning.columns[number].name for number in chosen]
+        self.shapley = {name: shares[:, j] for j, name in enumerate(names)}
+        self.explained = mine
+
+    @operation
     def keep(self, splits: Control) -> None:
         """Forget the splits after the first so many: later trees turned out to be no better."""
-        del self.splits[int(splits["splits"]) :]
+        count = splits.get("splits")
+        if type(count) is not int or not 0 <= count <= len(self.splits):
+            raise Refused(f"party '{self.party.name}' has {len(self.splits)} splits to keep")
+        del self.splits[count:]
 
     @operation
     def checkpoint(self, at: Control) -> None:
@@ -401,12 +426,12 @@ class BoostingSide(PassiveSide):
     @operation
     def save(self, model: Control) -> None:
         """Keep this party's part of the finished model, as JSON, in its own folder."""
-        write_state(self.party.path("models", model["name"]), self._state())
+        _write_model(self.party, model["name"], self._state().meta)
 
     @operation
     def load(self, model: Control) -> Control:
         """Take this party's part of a finished model; answers how many splits it has."""
-        self._take(read_state(self.party.path("models", model["name"])))
+        self._take(State({}, _read_model(self.party, model["name"])))
         return {"splits": len(self.splits)}
 
     # -- its own affairs -----------------------------------------------------------------------
@@ -535,6 +560,36 @@ class BoostingSide(PassiveSide):
         self.splits = [Split.model_validate(split) for split in state.meta["splits"]]
 
 
+def _write_model(party: Party, name: str, model: dict[str, Any]) -> None:
+    """Keep a party's part of a model as JSON that people can read.
+
+    Raises:
+        InterlaceError: the disk does not take it.
+    """
+    folder = party.path("models", name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / MODEL_FILE, json.dumps(model, indent=1).encode())
+    except OSError as e:
+        raise InterlaceError(f"{folder} cannot be written ({e.strerror or e})") from e
+
+
+def _read_model(party: Party, name: str) -> dict[str, Any]:
+    """What :func:`_write_model` wrote.
+
+    Raises:
+        InterlaceError: there is none, or it is not a model of trees.
+    """
+    folder = party.path("models", name)
+    try:
+        model: dict[str, Any] = json.loads((folder / MODEL_FILE).read_bytes())
+        if model["format"] != FORMAT:
+            raise ValueError("another format")
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise InterlaceError(f"{folder} holds no model of trees that can be read") from e
+    return model
+
+
 def _along(runs: Integers, sums: Floats) -> Floats:
     """Add each cell of (nodes, cells, numbers) sums to the cell that it was merged into."""
     out = np.zeros_like(sums)
@@ -624,6 +679,9 @@ class _Source(Protocol):
     def start(self, work: _Work, columns: Integers) -> None:
         """Begin a tree."""
 
+    def number(self, choice: Candidate) -> int:
+        """The number of the column that a split is on, among all of the party's."""
+
     def sums(self, opened: Sequence[_Node], summed: Integers) -> tuple[Floats, Flags | None]:
         """Histograms (summed, cells, numbers) of some open nodes, and which cells hold sums."""
 
@@ -694,6 +752,10 @@ class _Own(_Kept):
         self._work, self._columns = work, columns
         self.layout = self.full.only(columns)
 
+    def number(self, choice: Candidate) -> int:
+        """The number of the column that a split is on."""
+        return int(self._columns[choice.column])
+
     def sums(self, opened: Sequence[_Node], summed: Integers) -> tuple[Floats, None]:
         """Histograms of some open nodes."""
         taken = [opened[i].taken for i in summed]
@@ -720,8 +782,10 @@ class _Partner:
 
     blind = False  # whether it is kept from knowing which rows a node has
 
-    def __init__(self, peer: Peer, rows: Tensor, table: Tensor, settings: BoostingSettings) -> None:
-        self.name, self.peer, self.people = peer.name, peer, rows
+    def __init__(
+        self, peer: Peer, rows: Integers, table: Tensor, settings: BoostingSettings
+    ) -> None:
+        self.name, self.peer, self.people = peer.name, peer, torch.from_numpy(rows)
         self.key: PrivateKey | None = None
         self.merging, self.hidden = settings.min_bin_rows > 1, settings.hide_order
         if table.dim() != 2 or table.shape[1] != 3:
@@ -752,6 +816,10 @@ class _Partner:
             self.peer.ask(BoostingSide.start, sampled, chosen, figures)
         else:
             self.peer.ask(BoostingSide.start_encrypted, sampled, chosen, work.sealed)
+
+    def number(self, choice: Candidate) -> int:
+        """The number of the column that a split is on; with a hidden order all are one."""
+        return 0 if self.hidden else int(self._columns[choice.column])
 
     def sums(self, opened: Sequence[_Node], summed: Integers) -> tuple[Floats, Flags | None]:
         """Histograms of some open nodes, checked.
@@ -900,6 +968,7 @@ class _Growing:
 
     owner: list[str | None] = field(default_factory=list)
     split: list[int] = field(default_factory=list)
+    column: list[int] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     right: list[int] = field(default_factory=list)
     gain: list[float] = field(default_factory=list)
@@ -911,6 +980,7 @@ class _Growing:
         self.nodes.append(node)
         self.owner.append(None)
         self.split.append(0)
+        self.column.append(0)
         self.left.append(node.number)
         self.right.append(node.number)
         self.gain.append(0.0)
@@ -983,6 +1053,7 @@ def _grow(
             ]
             tree.left[node.number], tree.right[node.number] = pair[0].number, pair[1].number
             tree.gain[node.number] = choice.gain
+            tree.column[node.number] = source.number(choice)
             heavy = [_weight_of(n, work.units, outputs) for n in pair]
             if any(h >= 2 * penalty.min_child_weight and h > 0 for h in heavy):
                 children += pair
@@ -1052,6 +1123,21 @@ def _limits(
     return (lower, upper) if sign > 0 else (upper, lower)
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """What columns added to people's scores (SHAP values); all of it adds up to the scores.
+
+    Attributes:
+        base: The mean score, (outputs,).
+        own: By column of the active party, (people, outputs).
+        partners: By partner, over all of its columns, (people, outputs).
+    """
+
+    base: Floats
+    own: dict[str, Floats]
+    partners: dict[str, Floats]
+
+
 # -- the methods -------------------------------------------------------------------------------
 
 
@@ -1095,6 +1181,11 @@ class VerticalTrees(Method):
     hide_rows: bool = False
 
     # -- learning ------------------------------------------------------------------------------
+
+    @property
+    def epochs(self) -> int:
+        """Most epochs: rounds of trees."""
+        return self.n_estimators
 
     def fit(
         self,
@@ -1257,12 +1348,13 @@ class VerticalTrees(Method):
         partners: list[_Partner] = []
         for name, peer in self.peers_.items():
             agreed = settings(name)
-            people = fed.positions(name, rows)
             table = peer.ask(
-                BoostingSide.begin, people.to(torch.int32), agreed.model_dump(mode="json")
+                BoostingSide.begin,
+                fed.positions(name, rows).to(torch.int32),
+                agreed.model_dump(mode="json"),
             )
             kind = _BlindPartner if self.hide_rows else _Partner
-            partner = kind(peer, people, table, agreed)
+            partner = kind(peer, rows, table, agreed)
             if len(partner.full):
                 partners.append(partner)
         if not sources and not partners:
@@ -1349,9 +1441,9 @@ class VerticalTrees(Method):
                     self._key,
                     len(score),
                 )
-                trees.append(
-                    self._tree(number + turn, work, sources, columns, before, score, y, group)
-                )
+                used = [source for source in sources if len(columns[source.name])]
+                asked = self._asked(number, turn, used)
+                trees.append(self._tree(work, asked, columns, before, score, y, group))
         self.trees_.append(trees)
 
     def _step(self) -> float:
@@ -1404,9 +1496,8 @@ class VerticalTrees(Method):
 
     def _tree(
         self,
-        number: int,
         work: _Work,
-        sources: Sequence[_Source],
+        asked: Callable[[int], Sequence[_Source]],
         columns: Mapping[str, Integers],
         before: Floats,
         score: Floats,
@@ -1414,8 +1505,6 @@ class VerticalTrees(Method):
         group: slice,
     ) -> Tree:
         """Grow one tree and add its leaves' values to the scores."""
-        used = [source for source in sources if len(columns[source.name])]
-        asked = self._asked(number, used)
         every = {s.name: s for depth in range(self.max_depth) for s in asked(depth)}
         for source in every.values():
             source.start(work, columns[source.name])
@@ -1438,6 +1527,7 @@ class VerticalTrees(Method):
         return Tree(
             owner=tuple(grown.owner),
             split=tuple(grown.split),
+            column=tuple(grown.column),
             left=tuple(grown.left),
             right=tuple(grown.right),
             value=tuple(values),
@@ -1445,14 +1535,16 @@ class VerticalTrees(Method):
             cover=tuple(covers),
         )
 
-    def _asked(self, number: int, sources: Sequence[_Source]) -> Callable[[int], Sequence[_Source]]:
+    def _asked(
+        self, number: int, turn: int, sources: Sequence[_Source]
+    ) -> Callable[[int], Sequence[_Source]]:
         """Which parties a tree's depths are split by."""
         own = [s for s in sources if isinstance(s, _Own)]
         partners = [s for s in sources if isinstance(s, _Partner)]
         if self.first_tree_alone and number == 0:
             return lambda depth: own
         if self.mode == "mix" and sources:
-            return lambda depth: [sources[number % len(sources)]]
+            return lambda depth: [sources[(number + turn) % len(sources)]]
         if self.mode == "layered" and own and partners:
             return lambda depth: partners if depth < self.partner_depth else own
         return lambda depth: sources
@@ -1482,17 +1574,7 @@ class VerticalTrees(Method):
 
     def scores(self, federation: Federation) -> NDArray[np.float64]:
         """The trees' sums, before they are made probabilities or counts; (n, outputs)."""
-        if not hasattr(self, "trees_"):
-            raise NotFittedError(f"this {type(self).__name__} has learnt nothing yet; call `fit`")
-        if not len(federation.rows):
-            raise InterlaceError("there is nobody to score in this view of the federation")
-        if self.session_ is not None:
-            self.peers_ = federation.peers(self.session_)
-        where = {
-            name: federation.positions(name, federation.rows).to(torch.int32)
-            for name in self.peers_
-            if self.made_.get(name)
-        }
+        where = self._where(federation)
         out = np.tile(self.base_, (len(federation.rows), 1))
         for start in range(0, len(out), CHUNK):
             part = slice(start, start + CHUNK)
@@ -1505,6 +1587,20 @@ class VerticalTrees(Method):
                     else:
                         out[part, i % self.loss_.outputs] += value[:, 0]
         return out
+
+    def _where(self, federation: Federation) -> dict[str, Tensor]:
+        """Positions of a view's people at every partner that has splits."""
+        if not hasattr(self, "trees_"):
+            raise NotFittedError(f"this {type(self).__name__} has learnt nothing yet; call `fit`")
+        if not len(federation.rows):
+            raise InterlaceError("there is nobody to score in this view of the federation")
+        if self.session_ is not None:
+            self.peers_ = federation.peers(self.session_)
+        return {
+            name: federation.positions(name, federation.rows).to(torch.int32)
+            for name in self.peers_
+            if self.made_.get(name)
+        }
 
     def _bits(
         self, fed: Federation, part: slice, where: Mapping[str, Tensor]
@@ -1559,28 +1655,78 @@ class VerticalTrees(Method):
             if name in gains:
                 peer.ask(BoostingSide.take_importance, torch.from_numpy(gains[name]))
 
+    def explain(self, federation: Federation, *, share: bool = False) -> Explanation:
+        """What each column added to the scores of a view's people: SHAP values of the trees.
+
+        Args:
+            federation: Whom to explain.
+            share: Send each partner the values of its own columns, by name there: they say
+                something of people's scores. With ``hide_order`` they cannot be told apart.
+
+        Raises:
+            InterlaceError: ``share`` with ``hide_order``.
+        """
+        if share and self.hide_order:
+            raise InterlaceError("with `hide_order` partners' columns cannot be told apart")
+        where = self._where(federation)
+        outputs, me = self.loss_.outputs, federation.active.name
+        base = self.base_.copy()
+        found: dict[tuple[str, int], Floats] = {}
+        for start in range(0, len(federation.rows), EXPLAINED):
+            part = slice(start, start + EXPLAINED)
+            bits, first = self._bits(federation, part, where)
+            for trees in self.trees_:
+                for i, tree in enumerate(trees):
+                    group = (
+                        slice(None) if self.multi_output else slice(i % outputs, i % outputs + 1)
+                    )
+                    if not start:
+                        base[group] += tree.mean
+                    for player, shares in tree.shapley(bits, first):
+                        if player not in found:
+                            found[player] = np.zeros((len(federation.rows), outputs))
+                        found[player][part, group] += shares
+        own: dict[str, Floats] = {}
+        partners: dict[str, Floats] = {}
+        for (owner, number), values in sorted(found.items()):
+            if owner == me:
+                own[self.own_.binning.columns[number].name] = values
+            else:
+                partners[owner] = partners.get(owner, 0.0) + values
+        if share:
+            for name, rows in where.items():
+                numbers = sorted(number for owner, number in found if owner == name)
+                if numbers:
+                    values = np.concatenate([found[name, n] for n in numbers], axis=1)
+                    self.peers_[name].ask(
+                        BoostingSide.take_shapley,
+                        rows,
+                        torch.tensor(numbers, dtype=torch.int32),
+                        torch.from_numpy(values),
+                    )
+        return Explanation(base, own, partners)
+
     # -- keeping -------------------------------------------------------------------------------
 
     def save(self, name: str) -> None:
         """Every party keeps its own splits as JSON; the active party keeps shapes and leaves."""
         for peer in self.peers_.values():
             peer.ask(BoostingSide.save, {"name": name})
-        write_state(self.active_.path("models", name), State({}, self._model()))
+        _write_model(self.active_, name, self._model())
 
     def load(self, name: str, federation: Federation) -> Self:
         """Take the parts that :meth:`save` kept."""
-        state = read_state(federation.active.path("models", name))
-        if state.meta.get("format") != FORMAT:
-            raise InterlaceError(f"the model '{name}' is not one of trees")
+        model = _read_model(federation.active, name)
         self.active_, self.peers_ = federation.active, federation.open("boosting", BoostingSide)
         self.session_ = next((peer.session for peer in self.peers_.values()), None)
-        self._take(state.meta)
+        self._take(model)
         for partner, peer in self.peers_.items():
-            held = int(peer.ask(BoostingSide.load, {"name": name})["splits"])
+            held = peer.ask(BoostingSide.load, {"name": name}).get("splits")
             if held != self.made_.get(partner, 0):
                 raise InterlaceError(
-                    f"party '{partner}' keeps {held} splits of the model '{name}', and the active "
-                    f"party's part is for {self.made_.get(partner, 0)}; save the model anew"
+                    f"party '{partner}' keeps another part of the model '{name}' than the "
+                    f"{self.made_.get(partner, 0)} splits that belong to the active party's part; "
+                    "save the model anew"
                 )
         return self
 
@@ -1591,6 +1737,7 @@ class VerticalTrees(Method):
             "loss": vars(self.loss_),
             "base": self.base_.tolist(),
             "multi_output": self.multi_output,
+            "hide_order": self.hide_order,
             "trees": [[t.model_dump(mode="json") for t in trees] for trees in self.trees_],
             "made": self.made_,
             "history": history_to_json(self.history_),
@@ -1602,7 +1749,7 @@ class VerticalTrees(Method):
         self.label_plan_ = LabelPlan.from_json(model["label_plan"])
         self.loss_ = TreeLoss(**model["loss"])
         self.base_ = np.array(model["base"], dtype=np.float64)
-        self.multi_output = bool(model["multi_output"])
+        self.multi_output, self.hide_order = bool(model["multi_output"]), bool(model["hide_order"])
         self.trees_ = [[Tree.model_validate(t) for t in trees] for trees in model["trees"]]
         self.made_ = {name: int(count) for name, count in model["made"].items()}
         self.history_ = history_from_json(model["history"])
@@ -1691,16 +1838,17 @@ class BoostedTrees(VerticalTrees):
         subsample: Share of the people that each round learns from.
         colsample_bytree: Share of all parties' columns that each round may split on.
         sampling_method: ``uniform`` takes ``subsample``; ``goss`` takes those with the largest
-            gradients (``top_rate``) and some of the others (``other_rate``).
+            gradients (``top_rate``) and some of the others (``other_rate``); partners see who was
+            taken, and so whose gradients are large.
         multi_output: One tree for all classes, with a value for each at its leaves.
         num_parallel_tree: Trees grown side by side in each round.
         monotone_constraints: ``{party: {column: 1 or -1}}``. A party learns of its own alone.
-        class_weight: ``balanced``, a weight by class number, or ``None``.
+        class_weight: ``balanced``, a weight by class as in the label column, or ``None``.
         early_stopping_rounds: Stop after that many rounds without a better loss on people kept
             aside; ``None`` keeps nobody aside and never stops.
         validation: Share of people kept aside to stop early by.
-        encryption: ``none``, a scheme of :mod:`interlace.crypto`, or ``auto``: the one that is
-            fastest over a link of 100 Mbit/s.
+        encryption: ``none``, ``rlwe-fast``, ``rlwe-strict``, ``paillier``, ``okamoto-uchiyama``, or
+            ``auto``: the one of these that is fastest over a link of 100 Mbit/s.
         precision: Bits of g and h under encryption; fewer if the scheme does not take so many.
         first_tree_alone: The first round uses the active party's columns alone, so that partners
             never see rows parted by labels as such ("complete secure").
