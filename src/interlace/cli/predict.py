@@ -31,9 +31,14 @@ def predict(
 
         interlace predict runs/caravan --table insurer=new.csv --table vendor=theirs.csv
 
+    After a horizontal training each party has the whole model and scores its own people alone:
+
+        interlace predict runs/clinics --table north=new.csv
+
     What comes out: one row for each person of the active party's table, with its id, the
     `prediction`, for classes a `probability` each, and the `model` that was used: `joint`, `alone`,
-    or `none` where the run trained no model for those the partners lack.
+    or `none` where the run trained no model for those the partners lack. After a horizontal
+    training, one row for each person of every table, with its `party`.
     """
     tables = dict(_named(text) for text in table)
     if len(tables) < len(table):
@@ -61,6 +66,7 @@ def predict(
 
 
 _MODELS = {
+    "global": "scored at their own party with the model that all trained",
     "joint": "all parties hold them",
     "alone": "a partner lacks them: scored by the active party's own model",
     "none": "a partner lacks them, and the run trained no `active_alone` model to score them by",

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from interlace.errors import DataError, JobError, NobodyShared
-from interlace.federation import Federation
+from interlace.federation import Federation, Rows
 from interlace.job.results import Results
-from interlace.job.spec import read_job
+from interlace.job.spec import Job, read_job
 from interlace.methods import Method
-from interlace.methods.catalogue import build_method
+from interlace.methods.catalogue import build_method, entry, is_horizontal
+from interlace.methods.horizontal.method import HorizontalMethod
+from interlace.party import Party
 from interlace.runner import compared, make_party
 
 
@@ -33,6 +36,9 @@ def predict(
         every party holds the person, ``alone`` where the active party's own model had to do,
         ``none`` where there is no such model (the other columns are empty then).
 
+        Of a horizontal run, one row for each person of every table that is given, scored at its
+        ``party`` by the ``global`` model. Nothing leaves the party, and not all need be given.
+
     Raises:
         JobError: the folder holds no trained model, or a party's table is not given.
         DataError: a table lacks a column that the models read.
@@ -48,6 +54,8 @@ def predict(
     for name in tables:
         if name not in job.parties:
             raise JobError(f"there is no party '{name}' in this run: {', '.join(job.parties)}")
+    if is_horizontal(job.method.name):
+        return _at_each_party(job, tables, folder, seed)
     parties = []
     for name, file in job.parties.items():
         if name not in tables:
@@ -67,7 +75,7 @@ def predict(
     for party in parties:  # under the run's seed, the noise of its training would come again
         party.record_in(party.boundary.ledger, seed=None)
     try:
-        shared = federation.shared().rows
+        shared = federation.shared(partial=entry(job.method.name).make.partial).rows
     except NobodyShared:
         shared = np.empty(0, dtype=np.int64)  # nobody is held by the partners: all scored alone
     alone = np.setdiff1d(federation.rows, shared)
@@ -91,32 +99,62 @@ def predict(
     return table.select(*(c for c in table.columns if c != "model"), "model")
 
 
+def _at_each_party(
+    job: Job, tables: Mapping[str, str | Path], folder: Path, seed: int
+) -> pl.DataFrame:
+    """Each party scores its own people with the model that it kept of the training."""
+    method = build_method(job.method.name, job.method.settings)
+    assert isinstance(method, HorizontalMethod)
+    parts = []
+    for name, table in tables.items():
+        if job.parties[name].table is None:
+            raise JobError(
+                f"party '{name}' had no people in this run; give the other parties' tables"
+            )
+        new = job.parties[name].model_copy(update={"table": str(table)})
+        party = make_party(name, new, label_needed=False)
+        party.folder = folder / "parties" / name
+        outputs = method.outputs_at(party, f"{job.method.name}-{seed}")
+        who = {"party": np.full(len(party), name), "model": np.full(len(party), "global")}
+        parts.append(_beside(party, np.arange(len(party)), {**_columns(method, outputs), **who}))
+    scores = pl.concat(parts, how="diagonal_relaxed")
+    return scores.select("party", pl.exclude("party", "model"), "model")
+
+
 def _scores(method: Method, view: Federation, source: str) -> pl.DataFrame:
-    plan = method.label_plan_
-    outputs = method.outputs(view)
-    columns: dict[str, object] = {"prediction": method.decide(outputs)}
-    if plan.task == "multilabel":
-        columns = {}
-    if plan.task != "regression":
-        columns |= {f"probability {c}": outputs[:, i] for i, c in enumerate(plan.classes)}
-    return _beside(view, {**columns, "model": np.full(len(view.rows), source)})
+    columns = _columns(method, method.outputs(view))
+    return _beside(view.active, view.rows, {**columns, "model": np.full(len(view.rows), source)})
 
 
 def _unscored(view: Federation) -> pl.DataFrame:
-    return _beside(view, {"model": np.full(len(view.rows), "none")})
+    return _beside(view.active, view.rows, {"model": np.full(len(view.rows), "none")})
 
 
-def _beside(view: Federation, columns: Mapping[str, object]) -> pl.DataFrame:
-    """The ids of a view's people, as they stand in the table, and what is said of them."""
-    active = view.active
-    for name in active.id_rule.columns:
+def _columns(method: Method, outputs: NDArray[np.float64]) -> dict[str, object]:
+    """What is said of people: a decision, and probabilities where there are classes."""
+    plan = getattr(method, "label_plan_", None)  # clusters have no label
+    columns: dict[str, object] = {}
+    if plan is None or plan.task != "multilabel":
+        columns["prediction"] = method.decide(outputs)
+    if plan is not None and plan.task != "regression":
+        columns |= {f"probability {c}": outputs[:, i] for i, c in enumerate(plan.classes)}
+    return columns
+
+
+def _beside(party: Party, rows: Rows, columns: Mapping[str, object]) -> pl.DataFrame:
+    """The ids of a party's people, as they stand in the table, and what is said of them; the
+    numbers of the rows where people have no ids."""
+    for name in party.id_rule.columns:
         if name in columns:
             raise DataError(
                 "the scores have a column of this name too",
-                party=active.name,
-                file=active.file,
+                party=party.name,
+                file=party.file,
                 column=name,
                 way_out="Call the id column something else in the job and in the tables",
             )
-    ids = active.frame.select(active.id_rule.columns)[view.rows]
+    if party.id_rule.columns:
+        ids = party.frame.select(party.id_rule.columns)[rows]
+    else:
+        ids = pl.DataFrame({"row": rows + 1})
     return ids.with_columns(pl.Series(name, np.asarray(v)) for name, v in columns.items())
