@@ -59,6 +59,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from interlace.boundary.control import whole_number
 from interlace.boundary.kinds import (
     Ciphertext,
     Control,
@@ -86,7 +87,12 @@ from interlace.methods.base import (
     history_to_json,
     keep_aside,
 )
-from interlace.methods.bottom import latest_checkpoint, read_checkpoint, write_checkpoint
+from interlace.methods.bottom import (
+    MOST_EPOCHS,
+    latest_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.models import seed_for
 from interlace.models.trees import (
@@ -408,20 +414,18 @@ class BoostingSide(PassiveSide):
     @operation
     def keep(self, splits: Control) -> None:
         """Forget the splits after the first so many: later trees turned out to be no better."""
-        count = splits.get("splits")
-        if type(count) is not int or not 0 <= count <= len(self.splits):
-            raise Refused(f"party '{self.party.name}' has {len(self.splits)} splits to keep")
-        del self.splits[count:]
+        del self.splits[whole_number(splits, "splits", len(self.splits) + 1) :]
 
     @operation
     def checkpoint(self, at: Control) -> None:
         """Keep the splits so far in this party's own folder."""
-        write_checkpoint(self.party, at["name"], int(at["epoch"]), self._state())
+        epoch = whole_number(at, "epoch", MOST_EPOCHS)
+        write_checkpoint(self.party, at["name"], epoch, self._state())
 
     @operation
     def resume(self, at: Control) -> None:
         """Go back to a checkpoint."""
-        self._take(read_checkpoint(self.party, at["name"], int(at["epoch"])))
+        self._take(read_checkpoint(self.party, at["name"], whole_number(at, "epoch", MOST_EPOCHS)))
 
     @operation
     def save(self, model: Control) -> None:
@@ -1223,6 +1227,7 @@ class VerticalTrees(Method):
         self.history_: list[Epoch] = []
         score = np.tile(self.base_, (len(y), 1))
         stopping = EarlyStopping(self.early_stopping_rounds)
+        self._seed = fed.active.secret  # who is sampled is nobody else's business
         if checkpoint:
             score = self._resume(fed, checkpoint, sources, score, stopping)
         clock = Clock()
@@ -1230,7 +1235,7 @@ class VerticalTrees(Method):
             if number and stopping.over(number - 1) and len(aside):
                 break
             fed.active.boundary.round += 1
-            self._round(number, fed, sources, score, y, weight, count)
+            self._round(number, sources, score, y, weight, count)
             self.made_ = {s.name: s.made for s in sources}
             validation = self.loss_.loss(score[count:], y[count:]) if len(aside) else None
             if validation is not None:
@@ -1408,7 +1413,6 @@ class VerticalTrees(Method):
     def _round(
         self,
         number: int,
-        fed: Federation,
         sources: Sequence[_Source],
         score: Floats,
         y: Floats,
@@ -1421,7 +1425,7 @@ class VerticalTrees(Method):
         before = score.copy()
         trees = []
         for turn in range(self.num_parallel_tree):
-            rng = np.random.default_rng(seed_for(fed.seed, "trees", number, turn))
+            rng = np.random.default_rng(seed_for(self._seed, "trees", number, turn))
             sampled, factor = self._sample(g, rng)
             columns = self._columns(sources, rng)
             outputs = self.loss_.outputs
@@ -1771,6 +1775,7 @@ class VerticalTrees(Method):
             "made_for": self._fingerprint(fed),
             "best": [stopping.best, stopping.best_epoch],
             "round": fed.active.boundary.round,
+            "seed": self._seed,
         }
         write_checkpoint(fed.active, name, done, State({"score": torch.from_numpy(score)}, meta))
 
@@ -1806,6 +1811,7 @@ class VerticalTrees(Method):
                 source.made = self.made_[source.name]
         stopping.best, stopping.best_epoch = state.meta["best"]
         fed.active.boundary.round = int(state.meta["round"])
+        self._seed = int(state.meta["seed"])
         return state.tensors["score"].numpy().copy()
 
 
