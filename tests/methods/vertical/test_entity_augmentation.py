@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from interlace import Federation, Party
 from interlace.errors import AlignmentError, JobError
 from interlace.methods import EntityAugmentation
-from interlace.methods.vertical.entity_augmentation import in_turn, mixed_labels
+from interlace.methods.vertical.entity_augmentation import first_seen, in_turn, mixed_labels
 from interlace.models import BottomSpec, Optimisation
 
 
@@ -48,8 +48,15 @@ def test_nobody_comes_again_before_all_have_come() -> None:
     assert order.tolist() != in_turn(4, 10, seed=0, party=2, epoch=0).tolist()
 
 
+def test_each_person_of_a_batch_is_embedded_once() -> None:
+    once, place = first_seen(torch.tensor([7, 3, 7, 0]))
+    assert once.tolist() == [7, 3, 0]
+    assert place.tolist() == [0, 1, 0, 2]
+
+
 def test_the_transcript(breast: Any) -> None:
-    """The bank has 569 labelled people, 69 of whom the vendor lacks: it repeats some of its own."""
+    """The bank has 569 labelled people, 69 of whom the vendor lacks. Some of the vendor's stand in
+    the batch twice, and are embedded once."""
     fed = breast(missing=69, wire=True)
     fed.align()
     since = len(said(fed))
@@ -62,9 +69,9 @@ def test_the_transcript(breast: Any) -> None:
         (up, "begin", "control", ""),
         (down, "inputs", "control", ""),
         (up, "inputs", "control", ""),
-        (down, "forward", "row selection", "569"),
-        (up, "forward", "embedding", "569×8"),
-        (down, "backward", "gradient", "569×8"),
+        (down, "forward", "row selection", "500"),
+        (up, "forward", "embedding", "500×8"),
+        (down, "backward", "gradient", "500×8"),
         (up, "backward", "control", ""),
     ]
     torch.testing.assert_close(model._weights(), torch.tensor([20 / 30, 10 / 30]))
@@ -97,6 +104,12 @@ def test_it_learns_though_no_person_in_training_is_shared_by_both_clinics() -> N
     assert len(train.shared().rows) == 0
     model = small(epochs=15).fit(train)
     assert roc_auc_score(test.y, model.predict_proba(test)[:, 1]) > 0.95
+
+
+def test_a_partner_with_fewer_people_than_a_batch(breast: Any) -> None:
+    train, test = breast(missing=519).split(20)
+    model = small(epochs=3, batch_size=200, validation=0).fit(train)
+    assert model.predict_proba(test).shape == (20, 2)
 
 
 def test_several_classes(wine: Any) -> None:

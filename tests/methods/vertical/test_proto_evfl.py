@@ -236,6 +236,13 @@ def test_other_prototypes_are_refused(breast: Any, shape: tuple[int, ...]) -> No
         model.peers_["vendor"].ask(ProtoSide.guide, torch.ones(shape), torch.ones(2), {})
 
 
+@pytest.mark.parametrize("prior", [[-0.5, 1.5], [3.0, 4.0], [0.0, 0.0]])
+def test_a_prior_is_one(breast: Any, prior: list[float]) -> None:
+    model = small(epochs=1).fit(breast())
+    with pytest.raises(Refused, match="do not sum to 1"):
+        model.peers_["vendor"].ask(ProtoSide.guide, torch.ones(2, 2, 8), torch.tensor(prior), {})
+
+
 # -- what it learns -----------------------------------------------------------------------------
 
 

@@ -262,7 +262,7 @@ class _FromRepresentations(Distilled):
         """How every party learns alone."""
 
     @abstractmethod
-    def _union(self, views: list[Tensor], seed: int) -> Tensor:
+    def _union(self, views: list[Tensor]) -> Tensor:
         """One representation (n, r) of all parties' embeddings, NaN where a view is missing."""
 
     def _lesson(self, federation: Federation, checkpoint: str | None) -> Tensor:
@@ -272,7 +272,7 @@ class _FromRepresentations(Distilled):
                 f"{len(rows)} people are shared with a partner; at least two are needed"
             )
         views = self._learn_apart(federation, rows)
-        union = self._union(views, federation.seed)
+        union = self._union(views)
         lesson = torch.full((len(federation.active), union.shape[1]), torch.nan)
         lesson[torch.from_numpy(rows)] = union
         return lesson
@@ -302,7 +302,7 @@ class _FromRepresentations(Distilled):
             lambda draws: Imitation(encoder, own, rows, lesson[rows], self.weight),
             len(rows),
             self.optimisation,
-            seed_for(fed.seed, "imitation"),
+            seed_for(own.party.secret, "imitation"),
             own.randomness.stream,
         )
 
@@ -347,7 +347,7 @@ class VFedTrans(_FromRepresentations):
     def _pretraining(self) -> Pretraining:
         return NoiseAsTargets(epochs=self.local_epochs, batch_size=self.local_batch_size)
 
-    def _union(self, views: list[Tensor], seed: int) -> Tensor:
+    def _union(self, views: list[Tensor]) -> Tensor:
         assert self.own_ is not None
         return leading(torch.cat(views, 1), self.own_.width // self.views)
 
@@ -384,13 +384,13 @@ class APCVFL(_FromRepresentations):
     def _pretraining(self) -> Pretraining:
         return AutoEncoder(epochs=self.local_epochs, batch_size=self.local_batch_size)
 
-    def _union(self, views: list[Tensor], seed: int) -> Tensor:
+    def _union(self, views: list[Tensor]) -> Tensor:
         assert self.own_ is not None
         h = torch.cat(views, 1)
         mean, spread = scale_of(h)
         codes = (h - mean) / spread
         width, hidden = self.own_.width, self.bottom.hidden
-        seed = seed_for(seed, "joint code")
+        seed = seed_for(self.active_.secret, "joint code")
         encoder = seeded(lambda: mlp(codes.shape[1], hidden, width), seed)
         self._pretraining().practise(
             lambda draws: JointCode(encoder, codes, hidden[::-1], width),

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from interlace.boundary.control import whole_number
 from interlace.boundary.kinds import Control
 from interlace.errors import AlignmentError, JobError
 from interlace.federation import Federation, Rows
@@ -46,6 +47,8 @@ from interlace.methods.base import (
 from interlace.methods.vertical.split import SplitSide, SplitVFL
 from interlace.models import seed_for
 from interlace.party import operation
+
+MOST_INPUTS = 2**40  # columns or pixels that a partner may say it has
 
 
 class EntitySide(SplitSide):
@@ -144,6 +147,35 @@ class EntityAugmentation(SplitVFL):
             self._recall()
         return self
 
+    def _step(
+        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
+    ) -> Tensor:
+        """One batch of people put together. Whoever stands in several of them is embedded once."""
+        boundary = fed.active.boundary
+        boundary.round += 1
+        views, cuts = [], {}
+        for name, peer in self.peers_.items():
+            once, place = first_seen(positions[name])
+            cut = self._expect(name, peer.ask(SplitSide.forward, once), len(once))
+            cuts[name] = once, cut.detach().requires_grad_()
+            views.append(cuts[name][1][place])
+        if self.own_ is not None:
+            views.append(self.own_.forward(own))
+        self.top_.train()
+        with self.randomness_.stream():
+            loss = self.objective_.loss(self.top_(views), y)
+        optimisers = self._optimisers()
+        for optimiser in optimisers:
+            optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for name, (once, cut) in cuts.items():
+            assert cut.grad is not None
+            boundary.about(once)
+            self.peers_[name].ask(SplitSide.backward, cut.grad)
+        for optimiser in optimisers:
+            optimiser.step()
+        return loss.detach()
+
     def _cast(self, fed: Federation, aside: Rows) -> list[Rows]:
         """Rows of the people whom each party may choose from, the active party last."""
         rows = np.setdiff1d(fed.rows, aside)
@@ -161,11 +193,21 @@ class EntityAugmentation(SplitVFL):
 
     def _weights(self) -> Tensor:
         """Each party's share of all columns, the active party's last; they sum to 1."""
-        inputs = [int(peer.ask(EntitySide.inputs)["inputs"]) for peer in self.peers_.values()]
+        inputs = [
+            whole_number(peer.ask(EntitySide.inputs), "inputs", MOST_INPUTS, least=1)
+            for peer in self.peers_.values()
+        ]
         if self.own_ is not None:
             inputs.append(self.own_.x[:1].numel())
-        counts = torch.tensor(inputs, dtype=torch.float32).clamp_min(1)
+        counts = torch.tensor(inputs, dtype=torch.float32)
         return counts / counts.sum()
+
+
+def first_seen(positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Each position once, in the order in which they come first, and where each of (n,) stands."""
+    numbers = positions.tolist()
+    place = {number: i for i, number in enumerate(dict.fromkeys(numbers))}
+    return torch.tensor(list(place)), torch.tensor([place[number] for number in numbers])
 
 
 def in_turn(people: int, count: int, seed: int, party: int, epoch: int) -> Tensor:

@@ -29,7 +29,7 @@ from interlace.methods.base import (
     shuffled,
     usual_batch,
 )
-from interlace.methods.bottom import Bottom, BottomSide
+from interlace.methods.bottom import MOST_EPOCHS, Bottom, BottomSide
 from interlace.methods.vertical.joint import CHUNK, JointModel
 from interlace.models import Optimisation, mlp, seed_for, seeded, set_rate
 from interlace.party import Peer, State, operation
@@ -65,7 +65,7 @@ class Pretraining(BaseModel, ABC):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    epochs: int = Field(default=100, ge=0)
+    epochs: int = Field(default=100, ge=0, le=MOST_EPOCHS)
     batch_size: int = Field(default=100, gt=1)
 
     @abstractmethod

@@ -32,7 +32,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -190,20 +190,19 @@ class Guidance(BaseModel):
         temperature: τ.
         rate: β, how fast the local prior follows what is seen.
         batch_size: Rows in a step.
-        epoch, seed: Decide the order of rows.
+        epoch: Counted from 0.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    share: float
-    weight: float
-    mixing: float
-    balance: float
-    temperature: float
-    rate: float
-    batch_size: int
-    epoch: int
-    seed: int
+    share: float = Field(ge=0, le=1)
+    weight: float = Field(ge=0, le=1)
+    mixing: float = Field(ge=0, le=1)
+    balance: float = Field(ge=0, le=1)
+    temperature: float = Field(gt=0)
+    rate: float = Field(ge=0, le=1)
+    batch_size: int = Field(gt=1)
+    epoch: int = Field(ge=0)
 
 
 def learn_guided(
@@ -250,9 +249,8 @@ def learn_guided(
             others[select(guess[others], expected[others], prior, how.share)],
         ]
     )
-    draws = torch.Generator().manual_seed(
-        seed_for(how.seed, "guided", bottom.party.name, how.epoch)
-    )
+    seed = seed_for(bottom.party.secret, "guided", how.epoch)
+    draws = torch.Generator().manual_seed(seed)
     order = chosen[torch.randperm(len(chosen), generator=draws)]
     bottom.module.train()
     for batch in batches(len(order), how.batch_size):
@@ -285,6 +283,8 @@ class ProtoSide(SplitSide):
                 f"prototypes of shape {tuple(prototypes.shape)} came with a prior of shape "
                 f"{tuple(prior.shape)}, (2, classes, {self.bottom.width}) and (classes,) were due"
             )
+        if bool((prior < 0).any()) or not 0.99 < float(prior.sum()) < 1.01:
+            raise Refused("a class prior came whose shares are negative or do not sum to 1")
         rows = self._unaligned
         local = getattr(self, "prior", torch.full((classes,), 1 / classes))
         how = Guidance.model_validate(settings)
@@ -593,7 +593,6 @@ class ProtoEVFL(SomeViews):
             rate=self.prior_rate,
             batch_size=size,
             epoch=epoch,
-            seed=fed.seed,
         )
         prior = self.top_.prior.clone()
         count = torch.bincount(y, minlength=len(prior)).float()
