@@ -37,6 +37,25 @@ from interlace.models.trees import add_up
 Make = Callable[..., Federation]
 
 
+_MATCHED: list[Federation] = []
+
+
+@pytest.fixture
+def breast(federate: Make) -> Make:
+    """Breast cancer, ten columns at the bank and twenty at the vendor; people are matched once for
+    all tests that ask for nothing special."""
+    x, y = load_breast_cancer(return_X_y=True)
+
+    def make(**kw: Any) -> Federation:
+        if kw:
+            return federate(x, y, [slice(10, 30)], slice(0, 10), **kw)
+        if not _MATCHED:
+            _MATCHED.append(make(seed=0))
+        return _MATCHED[0]
+
+    return make
+
+
 def trees(**kw: Any) -> BoostedTrees:
     return BoostedTrees(**{"n_estimators": 3, "max_depth": 3, "encryption": "none", **kw})
 
@@ -105,8 +124,8 @@ def same_trees(one: Any, other: Any) -> None:
 def test_plain_trees_are_those_of_the_pooled_table(who: str, request: Any) -> None:
     """Two parties, and four of which the active one has no columns."""
     fed = request.getfixturevalue(who)()
-    model = trees(max_bin=16).fit(fed)
-    expected = boosted_pooled(pooled_codes(fed, model), fed.y.numpy(), 3, 3)
+    model = trees(n_estimators=2, max_bin=12).fit(fed)
+    expected = boosted_pooled(pooled_codes(fed, model), fed.y.numpy(), 2, 3)
     np.testing.assert_allclose(model.scores(fed)[:, 0], expected, atol=1e-7)
 
 
@@ -164,7 +183,7 @@ def test_the_order_of_parties_people_does_not_matter(breast: Make) -> None:
 def test_classes(wine: Make, encryption: Any, multi_output: bool) -> None:
     fed = wine()
     train, test = fed.split(0.3)
-    model = trees(n_estimators=6, encryption=encryption, multi_output=multi_output).fit(train)
+    model = trees(n_estimators=3, encryption=encryption, multi_output=multi_output).fit(train)
     assert model.score(test) > 0.85
     assert len(model.trees_[0]) == (1 if multi_output else 3)
     probabilities = model.predict_proba(test)
@@ -297,11 +316,11 @@ def test_options_learn_and_hold_under_encryption(breast: Make, options: dict[str
     """Each option scores people as it did in training, and encryption changes nothing."""
     fed = breast()
     train, test = fed.split(0.3)
-    model = trees(n_estimators=4, max_bin=8, **options).fit(train)
+    model = trees(n_estimators=3, max_bin=8, **options).fit(train)
     assert roc_auc_score(test.y.numpy(), model.predict_proba(test)[:, 1]) > 0.94
     loss = model.loss_.loss(model.scores(train), train.y.double().numpy())
     assert loss == pytest.approx(model.history_[-1].loss, abs=1e-12)
-    sealed = trees(n_estimators=4, max_bin=8, encryption="rlwe-fast", **options).fit(train)
+    sealed = trees(n_estimators=3, max_bin=8, encryption="rlwe-fast", **options).fit(train)
     assert roc_auc_score(test.y.numpy(), sealed.predict_proba(test)[:, 1]) > 0.94
     if not options.get("hide_order"):  # whose shuffled order breaks ties by chance
         np.testing.assert_allclose(model.scores(train), sealed.scores(train), atol=0.02)
@@ -360,7 +379,7 @@ def test_no_small_sum_leaves(breast: Make, hide: bool, monkeypatch: pytest.Monke
 
 
 def test_the_first_tree_alone_asks_nobody(breast: Make) -> None:
-    fed = breast()
+    fed = breast(seed=1)
     trees(n_estimators=1, first_tree_alone=True).fit(fed)
     asked = {e.operation for e in fed.active.boundary.ledger.entries() if e.direction == "sent"}
     assert not asked & {"start", "histograms", "split"}
@@ -467,7 +486,7 @@ def test_no_party_learns_anothers_columns(breast: Make, tmp_path: Path) -> None:
 
 
 def test_gradients_are_encrypted_unless_asked_otherwise(breast: Make) -> None:
-    fed = breast()
+    fed = breast(seed=1)
     BoostedTrees(n_estimators=1, max_bin=8).fit(fed)
     entries = list(fed.active.boundary.ledger.entries())
     assert not {e.kind for e in entries} & {Kind.GRADIENT, Kind.HISTOGRAM}
@@ -507,13 +526,13 @@ def test_a_killed_training_goes_on_to_the_same_model(
         if record.number == 2:
             raise KeyboardInterrupt
 
-    kw = {"n_estimators": 4, "max_bin": 8, "subsample": 0.8, "encryption": encryption}
+    kw = {"n_estimators": 3, "max_bin": 4, "subsample": 0.8, "encryption": encryption}
     whole = trees(**kw).fit(breast(folder=tmp_path / "a"), checkpoint="run")
     with pytest.raises(KeyboardInterrupt):
         trees(**kw).fit(breast(folder=tmp_path / "b"), checkpoint="run", on_epoch=kill)
     fed = breast(folder=tmp_path / "b")
     resumed = trees(**kw).fit(fed, checkpoint="run")
-    assert [e.number for e in resumed.history_] == [1, 2, 3, 4]
+    assert [e.number for e in resumed.history_] == [1, 2, 3]
     assert resumed.trees_ == whole.trees_
     np.testing.assert_array_equal(resumed.scores(fed), whole.scores(breast_of(whole)))
     with pytest.raises(JobError, match="other settings"):
