@@ -14,25 +14,34 @@ from interlace.cli.console import say, show, table
 from interlace.errors import InterlaceError, JobError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from interlace.data.partition import CutDifficulty, Split
+
+
+SERVER = "server"  # drives a horizontal federation and has no people
 
 
 def split(
     source: Annotated[str, typer.Argument(metavar="TABLE", help="The one table.")],
     label: Annotated[str, typer.Option(help="The column to learn.")],
     party: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             metavar="NAME[=COLUMNS]",
             help="A party, once for each. With columns, `NAME=age,income,card_*`, it gets these; "
             "the one party without any gets the rest.",
         ),
-    ],
+    ] = None,
     id: Annotated[
         str | None, typer.Option(help="The id column.", show_default="one is made up")
     ] = None,
     active: Annotated[
-        str | None, typer.Option(help="Who has the label.", show_default="the first party")
+        str | None,
+        typer.Option(
+            help="Who has the label; in a horizontal cut, who drives.",
+            show_default="the first party, or a server without people",
+        ),
     ] = None,
     by: Annotated[
         Literal["random", "correlation", "importance"],
@@ -41,8 +50,27 @@ def split(
             "correlation `--beta` between parties, or the balance of importance `--alpha`."
         ),
     ] = "random",
+    skew: Annotated[
+        Literal["labels", "size"] | None,
+        typer.Option(
+            help="A horizontal cut into parties that differ in their labels, or in their numbers "
+            "of people, both by a Dirichlet distribution with `--alpha`."
+        ),
+    ] = None,
+    by_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="A horizontal cut into one party for each value of this column (a hospital, a "
+            "region); name no parties then.",
+        ),
+    ] = None,
     alpha: Annotated[
-        float, typer.Option(help="Near 0: one party has all that matters. Large: balanced.")
+        float,
+        typer.Option(
+            help="Near 0: one party has all that matters, or few classes, or most people. "
+            "Large: balanced."
+        ),
     ] = 1.0,
     beta: Annotated[
         float,
@@ -87,23 +115,31 @@ def split(
 
         interlace split people.csv --label bought --party a --party b --party c --labelled 500
 
+    All columns at both parties, whose people differ in what they bought:
+
+        interlace split people.csv --label bought --skew labels --alpha 0.3 --party a --party b
+
     What comes out: a table and a party file for each party, and a `job.yaml` that `interlace run`
     takes as it stands. With it two measures of the cut (VertiBench's): α, how evenly what matters
     is spread over the parties, and β, how much their columns correlate with each other's.
     """
-    from interlace.data.partition import (
-        alpha_beta,
-        cut_columns,
-        cut_people,
-        cut_rows,
-        split_horizontal,
-        split_vertical,
-    )
+    from interlace.data.partition import alpha_beta, cut_columns, cut_people, split_vertical
     from interlace.data.tables import read_table
 
-    names, patterns = _parties(party)
-    active = active or names[0]
-    if active not in names:
+    horizontal = horizontal or skew is not None or by_column is not None
+    if horizontal and by != "random":
+        raise JobError(f"--by {by} cuts columns; for people take --skew labels or --skew size")
+    names: list[str] = []
+    patterns: dict[str, list[str]] = {}
+    if by_column is None:
+        names, patterns = _parties(party or [])
+    elif party or only or skew:
+        raise JobError("--by-column names the parties; leave --party, --only and --skew out")
+    if horizontal and active is None and SERVER in names:
+        raise JobError(f"name a party other than '{SERVER}', which drives, or say --active")
+    driver = active
+    active = active or (names or [""])[0]
+    if names and active not in names:
         raise JobError(f"the active party '{active}' is not among: {', '.join(names)}")
     folder = out or Path(f"{_stem(source)}-parties")
     frame = read_table(source, party="one table", ids=[id] if id else [])
@@ -111,26 +147,19 @@ def split(
     counts = _counts(only or [], names)
 
     if horizontal:
-        if shared is not None or patterns:
+        if shared is not None or patterns or labelled != "all":
             raise JobError(
                 "a horizontal cut gives every party all columns and shares no people; leave "
-                "--shared and the parties' columns out"
+                "--shared, --labelled and the parties' columns out"
             )
-        if counts:
-            missing = sorted(set(names) - set(counts))
-            if missing:
-                raise JobError(f"say how many people '{missing[0]}' has: --only {missing[0]}=N")
-            if sum(counts.values()) > frame.height:
-                raise JobError(
-                    f"{sum(counts.values()):,} people cannot be cut from {frame.height:,}"
-                )
-            frame = frame.sample(sum(counts.values()), shuffle=True, seed=seed)
-        weights = [counts[n] for n in names] if counts else None
-        rows = cut_rows(frame.height, names, weights=weights, seed=seed)
-        cut = split_horizontal(frame, rows, label=label, id=id)
-        write_parties(folder, cut, method={}, format=format)
+        cut, unlike = _cut_people(frame, names, counts, skew, by_column, alpha, label, id, seed)
+        how = f"by {by_column or skew}" if by_column or skew else "at random"
+        text = f"{Path(source).name}, its people cut {how}. {unlike}"
+        method = {"name": "fedavg"}
+        write_parties(folder, cut, method=method, description=text, active=driver, format=format)
         show_tables(folder, cut)
-        say("No job is written: interlace trains over shared people, and these parties share none.")
+        show(unlike)
+        show(Text.assemble("Next: ", (f"interlace run {folder / 'job.yaml'}", "bold cyan")))
         return
 
     named = _columns(patterns, features)
@@ -163,6 +192,57 @@ def split(
     show_tables(folder, cut, difficulty)
     say(f"Shared by all: {len(people.rows[active]) if shared is None else shared:,} people.")
     show(Text.assemble("Next: ", (f"interlace run {folder / 'job.yaml'}", "bold cyan")))
+
+
+def _cut_people(
+    frame: pl.DataFrame,
+    names: list[str],
+    counts: dict[str, int],
+    skew: str | None,
+    by_column: str | None,
+    alpha: float,
+    label: str,
+    id: str | None,
+    seed: int,
+) -> tuple[Split, str]:
+    """The cut, and how unlike its parties are, in words."""
+    import numpy as np
+
+    from interlace.data.noniid import cut_by_column, cut_by_labels, cut_by_size, heterogeneity
+    from interlace.data.partition import cut_rows, split_horizontal
+    from interlace.data.tables import missing_column
+
+    for column in (label, *([by_column] if by_column else [])):
+        if column not in frame.columns:
+            raise missing_column(column, frame.columns, party="one table")
+    if counts:
+        missing = sorted(set(names) - set(counts))
+        if skew:
+            raise JobError(f"--skew {skew} draws the numbers of people; leave --only out")
+        if missing:
+            raise JobError(f"say how many people '{missing[0]}' has: --only {missing[0]}=N")
+        if sum(counts.values()) > frame.height:
+            raise JobError(f"{sum(counts.values()):,} people cannot be cut from {frame.height:,}")
+        frame = frame.sample(sum(counts.values()), shuffle=True, seed=seed)
+    codes = frame[label].rank("dense").fill_null(0).to_numpy()
+    if frame[label].dtype.is_numeric() and frame[label].n_unique() > 20:  # a quantity, by tenths
+        codes = np.digitize(codes, np.quantile(codes, np.arange(1, 10) / 10))
+    if by_column is not None:
+        rows = cut_by_column(frame[by_column])
+        frame = frame.drop(by_column)
+    elif skew == "labels":
+        rows = cut_by_labels(codes, names, alpha, seed=seed)
+    elif skew == "size":
+        rows = cut_by_size(frame.height, names, alpha, seed=seed)
+    else:
+        weights = [counts[n] for n in names] if counts else None
+        rows = cut_rows(frame.height, names, weights=weights, seed=seed)
+    found = heterogeneity(rows, codes)
+    unlike = (
+        f"How unlike the parties are, from 0 to 1: {found.labels:.2f} in the label, "
+        f"{found.sizes:.2f} in numbers of people."
+    )
+    return split_horizontal(frame, rows, label=label, id=id), unlike
 
 
 # -- what was asked for -----------------------------------------------------------------------
@@ -248,10 +328,13 @@ def write_parties(
     method: dict[str, Any],
     name: str = "",
     description: str = "",
+    active: str | None = None,
     seeds: int = 3,
     format: Literal["csv", "parquet"] = "csv",
 ) -> None:
-    """Write each party's table and party file and, where one party has the label, the job.
+    """Write each party's table, its party file, and the job.
+
+    A horizontal cut is driven by ``active``, or else by a server without people.
 
     Raises:
         InterlaceError: one of the files is already there, or cannot be written.
@@ -268,19 +351,24 @@ def write_parties(
         )
     tables = write_split(folder, cut, format=format)
     texts: dict[str, dict[str, Any]] = {}
+    parties: dict[str, Any] = {party: f"{party}.yaml" for party in cut.tables}
+    weights = {"policy": {"allow_also": ["model weights"]}}
+    if cut.label_party is None and active is None:
+        parties = {SERVER: weights, **parties}
     for party, path in tables.items():
         texts[f"{party}.yaml"] = {"table": path.name, "id": cut.id}
         if cut.label in cut.tables[party].columns:
             texts[f"{party}.yaml"]["label"] = cut.label
-    if cut.label_party is not None:
-        texts["job.yaml"] = {
-            "name": name or folder.resolve().name,
-            "description": description or cut.description,
-            "parties": {party: f"{party}.yaml" for party in cut.tables},
-            "active": cut.label_party,
-            "method": method,
-            "seeds": list(range(seeds)),
-        }
+        if cut.label_party is None:
+            texts[f"{party}.yaml"] |= weights
+    texts["job.yaml"] = {
+        "name": name or folder.resolve().name,
+        "description": description or cut.description,
+        "parties": parties,
+        "active": cut.label_party or active or SERVER,
+        "method": method,
+        "seeds": list(range(seeds)),
+    }
     for file, fields in texts.items():
         text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
         (folder / file).write_text(text)
