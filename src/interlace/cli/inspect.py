@@ -29,7 +29,8 @@ def inspect(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]COLUMNS",
-            help="The id column (several with commas) of all tables, or of one.",
+            help="The id column (several with commas) of all tables, or of one; empty where rows "
+            "have no id.",
             show_default="id",
         ),
     ] = None,
@@ -49,9 +50,11 @@ def inspect(
 
         interlace inspect job.yaml
 
+        interlace inspect north.csv south.csv --id "" --label north=ill --label south=ill
+
     What comes out: the geometry (horizontal, vertical or mixed), how many people are shared and
-    with whom, which columns seem to be the same quantity, what is doubtful about the ids, and the
-    method that fits, with the reason.
+    with whom, which columns seem to be the same quantity, or in a horizontal case how the tables'
+    columns differ, what is doubtful about the ids, and the method that fits, with the reason.
     """
     from interlace.data.geometry import inspect_parties
 
@@ -62,6 +65,9 @@ def inspect(
     else:
         tables, ids, labels = _from_tables(sources, id or [], label or [])
     geometry = inspect_parties(tables, ids, labels=labels)
+    if geometry.kind == "horizontal":
+        found = _differences(tables, ids, labels)
+        geometry = geometry.model_copy(update={"differences": found})
     if as_json:
         typer.echo(geometry.model_dump_json(indent=2))
     else:
@@ -78,7 +84,9 @@ def _from_job(path: Path) -> Inputs:
 
     tables, ids, labels = {}, {}, {}
     for name, file in read_job(path).parties.items():
-        columns = [file.id] if isinstance(file.id, str) else file.id
+        if file.table is None:  # it drives a horizontal federation and has no people
+            continue
+        columns = [file.id] if isinstance(file.id, str) else file.id or []
         ids[name] = columns if isinstance(columns, IdRule) else IdRule(columns=columns)
         label = [file.label] if isinstance(file.label, str) else file.label or []
         kept = None if file.columns is None else [*file.columns, *label]
@@ -115,17 +123,37 @@ def _from_tables(sources: list[str], id: list[str], label: list[str]) -> Inputs:
         if name not in paths or not column:
             raise JobError(f"--label {text}: write NAME=COLUMN, for one of {', '.join(paths)}")
         labels[name] = column
-    ids = {name: IdRule(columns=columns[name].split(",")) for name in paths}
+    ids = {n: IdRule(columns=[c for c in columns[n].split(",") if c]) for n in paths}
     tables = {
         name: read_table(path, party=name, ids=ids[name].columns) for name, path in paths.items()
     }
     return tables, ids, labels
 
 
+def _differences(
+    tables: dict[str, pl.DataFrame], ids: dict[str, IdRule], labels: dict[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """How each party's columns differ from the others', as a horizontal run would refuse them."""
+    import numpy as np
+
+    from interlace.methods.horizontal.schema import differences, expected_types, schema_of
+    from interlace.party import Party
+
+    schemas = {}
+    for name, frame in tables.items():
+        wanted = [c for c in frame.columns if c not in (*ids[name].columns, labels.get(name))]
+        party = Party(name, frame, id=None, columns=wanted)
+        schemas[name] = schema_of(party, np.arange(frame.height))
+    types = expected_types(schemas)
+    return {n: tuple(found) for n, s in schemas.items() if (found := differences(s, types))}
+
+
 def _notes(party: str, frame: pl.DataFrame, rule: IdRule) -> list[str]:
     """What stands out in the form of a party's ids, whether a run would take them or not."""
     from interlace.data.ids import make_keys
 
+    if not rule.columns:
+        return []
     tolerant = rule.model_copy(update={"duplicates": "first", "blanks": "drop"})
     report = make_keys(frame, tolerant, party=party).report
     refused = {
@@ -148,7 +176,7 @@ def _show(geometry: Geometry, notes: dict[str, list[str]]) -> None:
         for pattern in geometry.patterns:
             made.add_row(" and ".join(pattern.parties), f"{pattern.people:,}")
         show(made)
-    if geometry.same:
+    if geometry.same and geometry.kind != "horizontal":  # there every column is
         made = table("column", "and", "what was found", "what can be done", title="One quantity?")
         for column in made.columns:
             column.justify = "left"
@@ -159,6 +187,12 @@ def _show(geometry: Geometry, notes: dict[str, list[str]]) -> None:
             made,
             Text("To keep one, leave it out of the other party's `columns:` in its party file."),
         )
+    if geometry.differences:
+        made = table("party", "its columns differ from the others'")
+        made.columns[1].justify = "left"
+        for name, found in geometry.differences.items():
+            made.add_row(name, "\n".join(found))
+        show(made, Text("A horizontal run refuses tables that differ: rename or leave out first."))
     doubts = [f"{name}: {note}" for name, of in notes.items() for note in of]
     for text in (*geometry.warnings, *doubts):
         show(Text.assemble(("! ", "bold yellow"), text))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from interlace.data.columns import as_dates, as_levels, fit_column, numbers
-from interlace.data.ids import IdRule, Keys, make_keys
+from interlace.data.ids import IdRule, Keys, make_keys, no_keys
 from interlace.data.images import is_image
 from interlace.data.tables import missing_column
 from interlace.errors import DataError
@@ -99,6 +99,10 @@ class Geometry(_Frozen):
     same: tuple[SameQuantity, ...]
     recommendation: Recommendation
     warnings: tuple[str, ...]
+    differences: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="In a horizontal case, how a party's columns differ from the others'.",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +192,11 @@ def _tolerant(rule: IdRule, **changes: str | bool) -> IdRule:
 def _member(
     name: str, frame: pl.DataFrame, rule: IdRule, label: str | None, warnings: list[str]
 ) -> _Member:
-    keys = make_keys(frame, _tolerant(rule), party=name)
+    if rule.columns:
+        keys = make_keys(frame, _tolerant(rule), party=name)
+    else:  # rows without ids are each about somebody else
+        nobody = no_keys(frame.height)
+        keys = replace(nobody, values=[f"{name} {i}".encode() for i in range(frame.height)])
     if label is not None and label not in frame.columns:
         raise missing_column(label, frame.columns, party=name)
     if keys.report.duplicates and rule.duplicates == "refuse":
@@ -430,7 +438,8 @@ def _overall(
         return "unrelated", "No two parties share people, and their columns differ."
     end = f" {', '.join(apart)} shares neither people nor columns with anyone." if apart else ""
     if related == {"horizontal"}:
-        why = f"The parties have the same columns and other people (at most {most} are shared)."
+        shared = f"at most {most} are shared" if most else "none are shared"
+        why = f"The parties have the same columns and other people ({shared})."
         return "horizontal", why + end
     if related == {"vertical"}:
         who = f"{shapes[0].shared} people are at every party"
@@ -459,10 +468,23 @@ def _recommend(
         )
     if kind == "horizontal":
         return Recommendation(
-            method=None,
-            reason="Vertical methods learn from people whom several parties hold, and here each "
-            "party has its own; this is a case for horizontal training on the shared columns.",
+            method="fedavg",
+            reason="Each party has people of its own and all have the same columns, so they train "
+            "copies of one model, whose changes are averaged; nobody is matched. `scaffold` or "
+            "`fedprox` where the parties' people are unlike. The policies must allow `model "
+            "weights`.",
         )
+    kinds = {frozenset(pair.parties): pair.kind for pair in pairs}
+    for shop in shapes:
+        banks = [s.party for s in shapes if s is not shop]
+        among = {kinds[frozenset(two)] for two in itertools.combinations(banks, 2)}
+        joined = {kinds[frozenset((shop.party, bank))] for bank in banks}
+        if among == {"horizontal"} and joined == {"vertical"}:
+            return Recommendation(
+                method="mixed",
+                reason=f"{' and '.join(banks)} have the same columns and other people, and each "
+                f"shares people with {shop.party}, which is to drive and have the label.",
+            )
     if shared == 0:
         return Recommendation(
             method=None,

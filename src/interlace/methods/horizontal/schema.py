@@ -358,17 +358,7 @@ def agreed_types(schemas: Mapping[str, Schema], reference: str | None) -> Schema
     Raises:
         DataError: some party's columns differ; the message lists how.
     """
-    if reference is None:
-        most = Counter(tuple(s) for s in schemas.values()).most_common(1)[0][0]
-        columns = list(most)
-    else:
-        columns = list(schemas[reference])
-    types: Schema = {}
-    for column in columns:
-        told = Counter(s.get(column, EMPTY) for s in schemas.values())
-        del told[EMPTY]
-        first = schemas.get(reference or "", {}).get(column, EMPTY)
-        types[column] = first if first != EMPTY else (told.most_common(1)[0][0] if told else EMPTY)
+    types = expected_types(schemas, reference)
     for party, schema in schemas.items():
         found = differences(schema, types)
         if found:
@@ -383,6 +373,22 @@ def agreed_types(schemas: Mapping[str, Schema], reference: str | None) -> Schema
                 else "Rename the columns, leave them out with `columns:`, or say with "
                 "`categories:` which numbers are codes",
             )
+    return types
+
+
+def expected_types(schemas: Mapping[str, Schema], reference: str | None = None) -> Schema:
+    """The columns and types by which all parties are judged; see :func:`agreed_types`."""
+    if reference is None:
+        most = Counter(tuple(s) for s in schemas.values()).most_common(1)[0][0]
+        columns = list(most)
+    else:
+        columns = list(schemas[reference])
+    types: Schema = {}
+    for column in columns:
+        told = Counter(s.get(column, EMPTY) for s in schemas.values())
+        del told[EMPTY]
+        first = schemas.get(reference or "", {}).get(column, EMPTY)
+        types[column] = first if first != EMPTY else (told.most_common(1)[0][0] if told else EMPTY)
     return types
 
 
