@@ -262,7 +262,8 @@ class _Run:
             self._write(results, parties)
             for party in parties:
                 party.sides.clear()  # what was learnt is saved; the conversation is over
-                shutil.rmtree(party.path("checkpoints", tag), ignore_errors=True)
+                for done in (tag, *_grown_from(party, tag)):
+                    shutil.rmtree(party.path("checkpoints", done), ignore_errors=True)
         results.finished = True
         self._write(results, parties)
         write_report(results, self.folder / "report.html")
@@ -514,6 +515,11 @@ def _party_result(party: Party, federation: Federation) -> PartyResult:
         learnt=alignment.report.learnt[party.name],
         id_notes=party.keys.report.notes,
     )
+
+
+def _grown_from(party: Party, tag: str) -> list[str]:
+    """Checkpoints of models inside a model, such as a teacher's."""
+    return [f.name for f in party.path("checkpoints").glob(f"{tag}-*")]
 
 
 def _flows(federation: Federation, session: str) -> list[Flow]:

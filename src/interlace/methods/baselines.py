@@ -88,6 +88,7 @@ class Pooled(ActiveAlone):
             categories=categories,
             folder=active.folder,
         )
+        pooled.secret = active.secret  # one and the same network from one seed
         one = Federation(pooled, (), federation.engine, seed=federation.seed)
         one._common = federation._common
         return one.view(federation.rows, federation.held_out)

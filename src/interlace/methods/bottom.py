@@ -28,7 +28,15 @@ from interlace.models import (
     set_rate,
     training_state,
 )
-from interlace.party import Party, PassiveSide, State, operation, read_state, write_state
+from interlace.party import (
+    Party,
+    PassiveSide,
+    State,
+    holds_state,
+    operation,
+    read_state,
+    write_state,
+)
 
 MOST_WIDTH = 2**20  # of an embedding
 CHUNK = 4096  # rows that go through a network at once outside of training, to bound the memory
@@ -392,4 +400,4 @@ def _epochs(party: Party, name: str) -> list[int]:
     folder = party.path("checkpoints", name)
     if not folder.is_dir():
         return []
-    return sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit())
+    return sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit() and holds_state(f))

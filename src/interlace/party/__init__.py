@@ -3,7 +3,7 @@
 from interlace.party.operation import PassiveSide, operation
 from interlace.party.party import Party
 from interlace.party.peer import Engine, Peer
-from interlace.party.store import State, read_state, write_state
+from interlace.party.store import State, holds_state, read_state, write_state
 
 __all__ = [
     "Engine",
@@ -11,6 +11,7 @@ __all__ = [
     "PassiveSide",
     "Peer",
     "State",
+    "holds_state",
     "operation",
     "read_state",
     "write_state",

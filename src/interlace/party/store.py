@@ -41,6 +41,11 @@ def write_state(folder: Path, state: State) -> None:
         ) from e
 
 
+def holds_state(folder: Path) -> bool:
+    """Whether :func:`write_state` has finished in this folder before."""
+    return (folder / FILE).exists()
+
+
 def read_state(folder: Path) -> State:
     """Read what :func:`write_state` wrote.
 
