@@ -1865,8 +1865,8 @@ class BoostedTrees(VerticalTrees):
         min_bin_rows: Fewest people of a node that a sum may be over. Smaller bins are merged, which
             costs a little accuracy.
         hide_order: Keep the order of a partner's bins from the active party: it gets the sums left
-            of every possible split, shuffled over all columns. About ``max_bin / 2`` times the
-            partner's work under encryption. Categories are then split one against the rest.
+            of every possible split, shuffled over all columns. With 32 bins about five times the
+            work under encryption. Categories are then split one against the rest.
         hide_rows: Keep the rows of nodes from partners, so that these say nothing of labels: for
             every level everybody's figures are sent again, encrypted, with zeros for the rows of
             other nodes. A partner still learns which of its columns and bins split. Needs
