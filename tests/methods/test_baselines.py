@@ -129,14 +129,15 @@ def test_a_fallback_scores_those_whom_no_partner_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(CATALOGUE))
 def test_every_method_can_be_named(name: str) -> None:
-    wanted = {"epochs": 3, "max_depth": 3, "bottom": {"hidden": [8], "width": 4}}
+    counts, network = {"epochs": 3, "max_depth": 3}, {"hidden": [8], "width": 4}
+    wanted = {**counts, "bottom": network, "method": {"name": "fedavg"}}
     settings = accepted(name, wanted)
     method = build_method(name, settings)
-    assert "epochs" in settings or "max_depth" in settings
-    assert all(getattr(method, key) == 3 for key in settings if key != "bottom")
+    assert all(getattr(method, key) == 3 for key in settings if key in counts)
     if "bottom" in settings:
         assert method.bottom.width == 4
-    assert type(method)(**method.get_params()).get_params() == method.get_params()
+    parameters = method.get_params(deep=False)
+    assert type(method)(**parameters).get_params(deep=False) == parameters
 
 
 @pytest.mark.parametrize(
