@@ -122,12 +122,12 @@ class _Run:
         self.choices = [job.method, *compared(job)]
         self.horizontal = is_horizontal(job.method.name)
         for choice in self.choices:
-            self._build(choice)
             if is_horizontal(choice.name) != self.horizontal:
                 raise JobError(
                     f"'{choice.name}' cannot be compared with '{job.method.name}': only one of "
                     "them is for a horizontal federation"
                 )
+            self._build(choice)
         for name, file in job.parties.items():
             if file.table is None and not self.horizontal:
                 raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")

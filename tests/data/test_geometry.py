@@ -64,11 +64,25 @@ def test_one_table_cut_by_rows_is_horizontal() -> None:
     frame = table(range(200))
     found = inspect(north=frame[:120], south=frame[120:])
     assert found.kind == "horizontal"
-    assert found.recommendation.method is None
+    assert found.recommendation.method == "fedavg"
     assert len(found.same) == 4
     assert found.same[0].offers == ("keep both",)
     some = inspect(north=frame[:120], south=frame[90:])
     assert (some.kind, some.parties[0].shared) == ("horizontal", 30)
+
+
+def test_several_banks_that_each_share_people_with_one_shop_are_for_the_mixed_method() -> None:
+    banks = {"one": table(range(100)), "two": table(range(100, 200))}
+    found = inspect(labels={"shop": "c5_0"}, **banks, shop=table(range(200), seed=5))
+    assert (found.kind, found.recommendation.method) == ("mixed", "mixed")
+    assert "shop" in found.recommendation.reason
+
+
+def test_rows_without_ids_are_about_nobody_else() -> None:
+    frame = table(range(200)).drop("id")
+    tables = {"north": frame[:120], "south": frame[120:]}
+    found = inspect_parties(tables, dict.fromkeys(tables, IdRule(columns=[])))
+    assert (found.kind, found.parties[0].unaligned) == ("horizontal", 120)
 
 
 def test_people_and_columns_in_common_is_mixed() -> None:
@@ -78,7 +92,7 @@ def test_people_and_columns_in_common_is_mixed() -> None:
     three = inspect(a=frame[:150], b=frame[150:], c=table(range(200), 1))
     assert three.kind == "mixed"
     assert "Some parties share columns, others share people" in three.why
-    assert three.recommendation.method is None  # nobody is at all three
+    assert three.recommendation.method == "mixed"
 
 
 def test_tables_that_nothing_joins() -> None:
