@@ -148,6 +148,13 @@ def test_every_method_can_be_named(name: str) -> None:
         ("split", {"epoch": 3}, "no hyper-parameter 'epoch'; did you mean 'epochs'"),
         ("split", {"bottom": {"widht": 3}}, "`bottom.widht`"),
         ("split", {"optimisation": {"learning_rate": -1}}, "`optimisation.learning_rate`"),
+        ("split", {"epochs": 0}, "`epochs`"),
+        ("split", {"epochs": "many"}, "`epochs`"),
+        ("split", {"batch_size": 0}, "`batch_size`"),
+        ("split", {"validation": 1.5}, "`validation`"),
+        ("split", {"top": 64}, "`top"),
+        ("split", {"dropout": 3}, "`dropout`"),
+        ("split", {"patience": "x"}, "`patience`"),
     ],
 )
 def test_wrong_names_are_told(name: str, settings: dict[str, Any], complaint: str) -> None:

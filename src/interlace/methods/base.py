@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from interlace.data.labels import LabelPlan, is_known
-from interlace.errors import InterlaceError
+from interlace.errors import InterlaceError, JobError
 from interlace.federation import Federation
 from interlace.models import seed_for
 
@@ -32,6 +35,41 @@ class Epoch:
 
 
 OnEpoch = Callable[[Epoch], None]
+
+# How constructors annotate hyper-parameters; :func:`validated` holds values against it.
+Count = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Widths = Sequence[Annotated[int, Field(gt=0)]]
+
+
+def validated(make: type, settings: dict[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters as a method's constructor annotates them.
+
+    Raises:
+        JobError: a value does not fit; the message names the hyper-parameter.
+    """
+    out = {}
+    for key, value in settings.items():
+        try:
+            out[key] = _adapters(make)[key].validate_python(value)
+        except ValidationError as e:
+            first = e.errors()[0]
+            inner = [p for p in first["loc"] if isinstance(p, str) and p.isidentifier()]
+            raise JobError(f"`{'.'.join([key, *inner])}`: {first['msg']}") from None
+    return out
+
+
+@cache
+def _adapters(make: type) -> dict[str, TypeAdapter[Any]]:
+    hints = get_type_hints(make.__init__, include_extras=True)  # type: ignore[misc]
+    foreign = ConfigDict(arbitrary_types_allowed=True)
+    out: dict[str, TypeAdapter[Any]] = {}
+    for name in inspect.signature(make).parameters:
+        try:
+            out[name] = TypeAdapter(hints[name], config=foreign)
+        except PydanticUserError:  # a pydantic model brings its own configuration
+            out[name] = TypeAdapter(hints[name])
+    return out
 
 
 class Method(BaseEstimator, ABC):  # type: ignore[misc]

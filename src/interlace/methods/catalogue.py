@@ -7,13 +7,10 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
 from interlace.errors import JobError
-from interlace.methods.base import Method
+from interlace.methods.base import Method, validated
 from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled
 from interlace.methods.horizontal import (
-    Agreement,
     FedAdam,
     FedAvg,
     FedAvgM,
@@ -22,14 +19,11 @@ from interlace.methods.horizontal import (
     HorizontalKMeans,
     HorizontalLinear,
     HorizontalTrees,
-    LocalTraining,
     MixedVFL,
-    Privacy,
     Scaffold,
 )
 from interlace.methods.horizontal.baselines import ClientsAlone, InOnePlace, PooledRows
 from interlace.methods.horizontal.method import HorizontalMethod
-from interlace.methods.semi_supervised import AnySemiSupervised
 from interlace.methods.vertical import (
     APCVFL,
     AggVFL,
@@ -47,7 +41,6 @@ from interlace.methods.vertical import (
     VFedTrans,
 )
 from interlace.methods.vertical.boosting import BoostedTrees, DecisionTree, RandomForest
-from interlace.models import BottomSpec, Optimisation
 
 Role = Literal["method", "baseline", "upper bound"]
 
@@ -286,16 +279,6 @@ CATALOGUE: dict[str, Entry] = {
     ),
 }
 
-_NESTED: dict[str, TypeAdapter[Any]] = {
-    "bottom": TypeAdapter(BottomSpec),
-    "network": TypeAdapter(BottomSpec),
-    "local": TypeAdapter(LocalTraining),
-    "agreement": TypeAdapter(Agreement),
-    "privacy": TypeAdapter(Privacy | None),
-    "optimisation": TypeAdapter(Optimisation),
-    "semi_supervised": TypeAdapter(AnySemiSupervised),
-}
-
 
 def entry(name: str) -> Entry:
     """A method's entry.
@@ -339,14 +322,10 @@ def build_method(name: str, settings: dict[str, Any]) -> Method:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
             hint = f"did you mean '{near[0]}'?" if near else f"it takes: {', '.join(known)}"
             raise JobError(f"the method '{name}' has no hyper-parameter '{key}'; {hint}")
-        if key in _NESTED:
-            try:
-                value = _NESTED[key].validate_python(value)
-            except ValidationError as e:
-                first = e.errors()[0]
-                where = ".".join(str(p) for p in (key, *first["loc"]))
-                raise JobError(f"the method '{name}': `{where}`: {first['msg']}") from e
         if key == "method":
             value = build_method(value["name"], {k: v for k, v in value.items() if k != "name"})
         arguments[key] = value
-    return make(**arguments)
+    try:
+        return make(**validated(make, arguments))
+    except JobError as e:
+        raise JobError(f"the method '{name}': {e}") from None

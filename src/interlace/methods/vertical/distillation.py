@@ -42,7 +42,7 @@ from interlace.boundary.control import whole_number
 from interlace.data.spec import InputSpec
 from interlace.errors import AlignmentError, DataError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import EarlyStopping, OnEpoch
+from interlace.methods.base import Count, EarlyStopping, OnEpoch, Share, Widths
 from interlace.methods.bottom import MOST_WIDTH, Bottom, BottomSettings, BottomSide, SideBySide
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.fed_once import FedOnceSide, NoiseAsTargets
@@ -231,18 +231,18 @@ class _FromRepresentations(Distilled):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        local_epochs: int = 100,
-        local_batch_size: int = 100,
+        epochs: Count = 100,
+        local_epochs: Count = 100,
+        local_batch_size: Count = 100,
         weight: float = 1.0,
-        batch_size: int | None = None,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] = (64,),
-        dropout: float = 0.0,
+        top: Widths = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.local_epochs = local_epochs
@@ -442,17 +442,17 @@ class PrivilegedDistillation(Distilled):
     def __init__(
         self,
         *,
-        epochs: int = 100,
+        epochs: Count = 100,
         temperature: float = 2.0,
         weight: float = 1.0,
-        batch_size: int | None = None,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] = (64,),
-        dropout: float = 0.0,
+        top: Widths = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.temperature = temperature

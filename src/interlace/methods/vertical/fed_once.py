@@ -18,14 +18,13 @@ No gradient leaves the active party, so no partner learns anything of the label.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
+from interlace.methods.base import Count, Share, Widths
 from interlace.methods.bottom import Bottom
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.pretrained import Exercise, PretrainedSide, Pretraining, SentOnce
@@ -119,18 +118,18 @@ class FedOnce(SentOnce):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        local_epochs: int = 100,
-        local_batch_size: int = 100,
+        epochs: Count = 100,
+        local_epochs: Count = 100,
+        local_batch_size: Count = 100,
         every: int = 1,
-        batch_size: int | None = None,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] = (64,),
-        dropout: float = 0.0,
+        top: Widths = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.local_epochs = local_epochs

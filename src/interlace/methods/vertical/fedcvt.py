@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from interlace.errors import AlignmentError, DataError, JobError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import EarlyStopping
+from interlace.methods.base import Count, EarlyStopping, Share, Widths
 from interlace.methods.bottom import BottomSide, WholeTableSide
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.joint import CHUNK, JointTraining
@@ -106,10 +106,10 @@ class FedCVT(JointTraining):
     def __init__(
         self,
         *,
-        epochs: int = 200,
-        batch_size: int = 32,
+        epochs: Count = 200,
+        batch_size: Count = 32,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] = (64,),
+        top: Widths = (64,),
         temperature: float = 0.1,
         joint_threshold: float = 0.7,
         single_threshold: float = 0.6,
@@ -118,8 +118,8 @@ class FedCVT(JointTraining):
         apart_weight: float = 0.01,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 20,
+        validation: Share = 0.1,
+        patience: Count | None = 20,
     ) -> None:
         self.epochs = epochs
         self.batch_size = batch_size

@@ -29,6 +29,7 @@ from interlace.methods.base import (
     keep_aside,
     shuffled,
     usual_batch,
+    validated,
 )
 from interlace.methods.bottom import (
     MOST_WIDTH,
@@ -88,6 +89,7 @@ class JointModel(Method):
 
     def _start(self, fed: Federation) -> None:
         """Agree with every partner on the bottom models, and build the active party's own parts."""
+        validated(type(self), self.get_params(deep=False))
         self.label_plan_ = fed.label_plan
         self.objective_ = self._objective(fed)
         settings = BottomSettings(

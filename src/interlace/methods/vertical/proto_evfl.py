@@ -41,9 +41,12 @@ from interlace.errors import AlignmentError, JobError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
     Clock,
+    Count,
     EarlyStopping,
     Epoch,
     OnEpoch,
+    Share,
+    Widths,
     batches,
     keep_aside,
     shuffled,
@@ -415,8 +418,8 @@ class ProtoEVFL(SomeViews):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        batch_size: int | None = None,
+        epochs: Count = 100,
+        batch_size: Count | None = None,
         share: tuple[float, float] = (0.1, 0.5),
         mixing: float = 0.5,
         balance: float = 0.5,
@@ -424,12 +427,12 @@ class ProtoEVFL(SomeViews):
         prior_rate: float = 0.1,
         semantics: Mapping[Any, Sequence[float]] | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] = (64,),
-        dropout: float = 0.0,
+        top: Widths = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.batch_size = batch_size

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from interlace.boundary.kinds import Embedding, Gradient, RowSelection
 from interlace.federation import Federation
+from interlace.methods.base import Count, Share, Widths
 from interlace.methods.bottom import BottomSide
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.joint import Joined, JointTraining
@@ -111,15 +112,15 @@ class SplitVFL(_Split):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        batch_size: int | None = None,
+        epochs: Count = 100,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] | nn.Module = (64,),
-        dropout: float = 0.0,
+        top: Widths | nn.Module = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.batch_size = batch_size
@@ -151,13 +152,13 @@ class AggVFL(_Split):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        batch_size: int | None = None,
+        epochs: Count = 100,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.batch_size = batch_size

@@ -23,7 +23,6 @@ et al., ICLR 2022).
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 
 import torch
 from pydantic import Field
@@ -32,6 +31,7 @@ from torch.nn import functional as F
 
 from interlace.federation import Federation
 from interlace.methods.augmentation import Augmentation
+from interlace.methods.base import Count, Share, Widths
 from interlace.methods.bottom import Bottom
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.pretrained import (
@@ -180,22 +180,22 @@ class SSVFLIndependent(SentOnce):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        local_epochs: int = 100,
-        local_batch_size: int = 128,
+        epochs: Count = 100,
+        local_epochs: Count = 100,
+        local_batch_size: Count = 128,
         temperature: float | None = None,
         corruption: float = 0.6,
         momentum: float | None = None,
         queue: int = 4096,
         flip: bool = True,
-        batch_size: int | None = None,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] = (64,),
-        dropout: float = 0.0,
+        top: Widths = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.local_epochs = local_epochs
@@ -242,22 +242,22 @@ class SSVFLCollaborative(SplitVFL):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        local_epochs: int = 100,
-        local_batch_size: int = 128,
+        epochs: Count = 100,
+        local_epochs: Count = 100,
+        local_batch_size: Count = 128,
         temperature: float | None = None,
         corruption: float = 0.6,
         momentum: float | None = None,
         queue: int = 4096,
         flip: bool = True,
-        batch_size: int | None = None,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] | nn.Module = (64,),
-        dropout: float = 0.0,
+        top: Widths | nn.Module = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         super().__init__(
             epochs=epochs,

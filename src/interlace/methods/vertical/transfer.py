@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from interlace.errors import DataError, JobError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import EarlyStopping, OnEpoch
+from interlace.methods.base import Count, EarlyStopping, OnEpoch, Share
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical.joint import JointTraining
 from interlace.methods.vertical.split import SplitSide
@@ -107,14 +107,14 @@ class FederatedTransfer(JointTraining):
     def __init__(
         self,
         *,
-        epochs: int = 100,
+        epochs: Count = 100,
         alignment: float = 0.1,
-        batch_size: int | None = None,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.alignment = alignment
