@@ -37,6 +37,7 @@ class Epoch:
 OnEpoch = Callable[[Epoch], None]
 
 # How constructors annotate hyper-parameters; :func:`validated` holds values against it.
+Natural = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Widths = Sequence[Annotated[int, Field(gt=0)]]

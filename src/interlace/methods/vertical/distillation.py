@@ -42,7 +42,7 @@ from interlace.boundary.control import whole_number
 from interlace.data.spec import InputSpec
 from interlace.errors import AlignmentError, DataError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import Count, EarlyStopping, OnEpoch, Share, Widths
+from interlace.methods.base import Count, EarlyStopping, Natural, OnEpoch, Share, Widths
 from interlace.methods.bottom import MOST_WIDTH, Bottom, BottomSettings, BottomSide, SideBySide
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.fed_once import FedOnceSide, NoiseAsTargets
@@ -232,7 +232,7 @@ class _FromRepresentations(Distilled):
         self,
         *,
         epochs: Count = 100,
-        local_epochs: Count = 100,
+        local_epochs: Natural = 100,
         local_batch_size: Count = 100,
         weight: float = 1.0,
         batch_size: Count | None = None,

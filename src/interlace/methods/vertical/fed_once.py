@@ -24,7 +24,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from interlace.methods.base import Count, Share, Widths
+from interlace.methods.base import Count, Natural, Share, Widths
 from interlace.methods.bottom import Bottom
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.pretrained import Exercise, PretrainedSide, Pretraining, SentOnce
@@ -119,7 +119,7 @@ class FedOnce(SentOnce):
         self,
         *,
         epochs: Count = 100,
-        local_epochs: Count = 100,
+        local_epochs: Natural = 100,
         local_batch_size: Count = 100,
         every: int = 1,
         batch_size: Count | None = None,

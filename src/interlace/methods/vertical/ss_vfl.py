@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from interlace.federation import Federation
 from interlace.methods.augmentation import Augmentation
-from interlace.methods.base import Count, Share, Widths
+from interlace.methods.base import Count, Natural, Share, Widths
 from interlace.methods.bottom import Bottom
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.pretrained import (
@@ -181,7 +181,7 @@ class SSVFLIndependent(SentOnce):
         self,
         *,
         epochs: Count = 100,
-        local_epochs: Count = 100,
+        local_epochs: Natural = 100,
         local_batch_size: Count = 128,
         temperature: float | None = None,
         corruption: float = 0.6,
@@ -243,7 +243,7 @@ class SSVFLCollaborative(SplitVFL):
         self,
         *,
         epochs: Count = 100,
-        local_epochs: Count = 100,
+        local_epochs: Natural = 100,
         local_batch_size: Count = 128,
         temperature: float | None = None,
         corruption: float = 0.6,
