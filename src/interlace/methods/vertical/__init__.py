@@ -1,5 +1,6 @@
 """Methods for parties with other columns and partly the same people; one file a method."""
 
+from interlace.methods.vertical.boosting import BoostedTrees, DecisionTree, RandomForest
 from interlace.methods.vertical.distillation import APCVFL, PrivilegedDistillation, VFedTrans
 from interlace.methods.vertical.entity_augmentation import EntityAugmentation
 from interlace.methods.vertical.fed_once import FedOnce
@@ -13,6 +14,8 @@ from interlace.methods.vertical.transfer import FederatedTransfer
 __all__ = [
     "APCVFL",
     "AggVFL",
+    "BoostedTrees",
+    "DecisionTree",
     "EntityAugmentation",
     "FedCVT",
     "FedOnce",
@@ -21,6 +24,7 @@ __all__ = [
     "OneShotVFL",
     "PrivilegedDistillation",
     "ProtoEVFL",
+    "RandomForest",
     "SSVFLCollaborative",
     "SSVFLIndependent",
     "SplitVFL",
