@@ -10,6 +10,7 @@ import pytest
 
 from interlace.assess import Utility, evaluate
 from interlace.job.results import (
+    Apart,
     EpochResult,
     FitResult,
     Flow,
@@ -252,6 +253,32 @@ def multilabel() -> Results:
     return results
 
 
+def horizontal() -> Results:
+    """Three wards and a server without people; drift by round, figures by party."""
+    results = multiclass()
+    results.name, results.geometry, results.shared_by_all = "wards", "horizontal", 0
+    for p in results.parties:
+        p.people = 0 if p.active else p.people
+        p.shared, p.alone, p.learnt = 0, p.people, []
+    results.apart = Apart(
+        sizes=0.12, labels=0.31, features=0.07, labels_by_chance=0.01, features_by_chance=0.02
+    )
+    method, alone, pooled = results.models
+    method.name, method.title = "fedavg", "FedAvg"
+    alone.name, alone.title, alone.skipped = "clients_alone", "Each party alone", None
+    pooled.name = "pooled_rows"
+    weaker = models("multiclass", results.seeds, {"split": 0.4}, 5)[0]
+    alone.fits = [f.model_copy(update={"messages": 0, "bytes": 0}) for f in weaker.fits]
+    for model in (method, alone, pooled):
+        for fit in model.fits:
+            fit.by_party = {p.name: dict(fit.metrics) for p in results.parties if p.people}
+    for fit in method.fits:
+        for e in fit.history:
+            e.clients, e.dropped = 3, 0
+            e.distance, e.angle = 0.5 + e.loss, 20.0 + 3 * e.number
+    return results
+
+
 def unfinished() -> Results:
     """A run that was stopped in its second model."""
     results = binary()
@@ -274,7 +301,8 @@ def empty() -> Results:
 
 
 EXAMPLES: dict[str, Callable[[], Results]] = {
-    f.__name__: f for f in (binary, multiclass, regression, multilabel, unfinished, empty)
+    f.__name__: f
+    for f in (binary, multiclass, regression, multilabel, horizontal, unfinished, empty)
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from interlace.errors import JobError
 from interlace.files import write_whole
 
 
@@ -104,8 +105,8 @@ class Flow(BaseModel):
 
 class Apart(BaseModel):
     """How far the parties of a horizontal federation are from being random pieces of one table,
-    each from 0 to 1 as :class:`~interlace.data.noniid.Heterogeneity` has it; ``None`` where there
-    is no such thing. ``*_by_chance``: the same for a random cut into pieces of these sizes.
+    each from 0 to 1 as `interlace.data.noniid.heterogeneity` has it; ``None`` where there is no
+    such thing. ``*_by_chance``: the same for a random cut into pieces of these sizes.
     """
 
     sizes: float
@@ -157,6 +158,15 @@ class Results(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """Read what :meth:`write` wrote."""
-        data: dict[str, Any] = json.loads(path.read_text())
-        return cls.model_validate(data)
+        """Read what :meth:`write` wrote.
+
+        Raises:
+            JobError: the file is damaged, or not one of ours.
+        """
+        try:
+            data: dict[str, Any] = json.loads(path.read_text())
+            return cls.model_validate(data)
+        except ValueError:  # not chained: pydantic's text repeats what stands in the file
+            raise JobError(
+                f"{path} is damaged; remove it, then `interlace run --resume` makes it again"
+            ) from None
