@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,26 +134,27 @@ def test_what_it_says_of_held_out_rows_is_what_its_kept_model_says(
     assert scores.columns[:3] == ["party", "row", "prediction"]
 
 
-class _Stopped(BaseException):
-    pass
+KILLED = """
+import os, sys, torch
+from interlace import run
+torch.set_num_threads(1)
+die = lambda what, _: os._exit(9) if what.endswith("seed 1, round 2") else None
+run(sys.argv[1], sys.argv[2], progress=die)
+"""
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fedadam"])
-def test_a_stopped_run_comes_to_the_same(make: Make, tmp_path: Path, name: str) -> None:
+def test_a_killed_run_goes_on_to_the_same_result(make: Make, tmp_path: Path) -> None:
     guards = {"model weights": [{"clip": {"norm": 2.0}}, {"gaussian": {"sigma": 0.01}}]}
     noisy = {"south": {"policy": {**OPEN, "guards": guards}}}
-    job = make({"name": name, "rounds": 3, "participation": 0.7}, noisy, seeds=[0, 1])
-
-    def stop(what: str, _: float) -> None:
-        if what.endswith("seed 1, round 2"):
-            raise _Stopped
-
+    job = make({"name": "scaffold", "rounds": 3, "participation": 0.7}, noisy, seeds=[0, 1])
+    write_job(job, tmp_path / "job.yaml")
     whole = run(job, tmp_path / "whole")
-    with pytest.raises(_Stopped):
-        run(job, tmp_path / "stopped", progress=stop)
+    arguments = [str(tmp_path / "job.yaml"), str(tmp_path / "killed")]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    assert done.returncode == 9
     said: list[str] = []
-    again = run(job, tmp_path / "stopped", resume=True, progress=lambda what, _: said.append(what))
-    assert not any("round 1" in what for what in said)
+    again = run(job, tmp_path / "killed", resume=True, progress=lambda what, _: said.append(what))
+    assert not any("round 1" in what or "round 2" in what for what in said)
     for one, other in zip(whole.models[0].fits, again.models[0].fits, strict=True):
         assert one.metrics == other.metrics
         assert one.by_party == other.by_party
@@ -159,6 +162,9 @@ def test_a_stopped_run_comes_to_the_same(make: Make, tmp_path: Path, name: str) 
             (e.loss, e.distance) for e in other.history
         ]
     assert whole.models[0].fits[0].metrics != whole.models[0].fits[1].metrics
+    for party in job.parties:
+        ledger = Ledger(tmp_path / "killed" / "parties" / party / "ledger.sqlite")
+        assert ledger.verify() is None
 
 
 def test_tables_that_differ_are_refused_with_all_differences(make: Make, tmp_path: Path) -> None:

@@ -85,6 +85,13 @@ def test_unknown_settings_and_kinds_are_named() -> None:
         Policy(max_bytes=0)
 
 
+def test_further_kinds_can_be_allowed_beside_the_usual_ones() -> None:
+    policy = Policy.model_validate({"allow_also": ["model weights"]})
+    assert policy.allowed == Policy().allow | {Kind.MODEL_WEIGHTS}
+    with pytest.raises(ValidationError, match="no policy can allow labels"):
+        Policy.model_validate({"allow_also": ["labels"]})
+
+
 def test_what_is_not_allowed_stays_and_the_error_says_what_to_do(
     boundary: Make, release: Any
 ) -> None:
