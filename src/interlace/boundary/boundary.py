@@ -195,8 +195,8 @@ class Boundary:
             raise PolicyError(f"{kind} never leave a party; no policy can allow it")
         if kind not in self.policy.allowed:
             raise PolicyError(
-                f"the policy of party '{self.party}' does not let {kind} leave; add it by "
-                f"`policy: {{allow_also: [{kind}]}}` in its party file, or choose a method without it"
+                f"the policy of party '{self.party}' does not let {kind} leave; add `policy: "
+                f"{{allow_also: [{kind}]}}` to its party file, or choose a method without it"
             )
         problem = _form_problem(kind, value)
         if problem:
