@@ -187,3 +187,11 @@ def test_the_labels_that_a_method_works_with_cannot_leave(three: Federation) -> 
     for kind, labels in ((Kind.CLASS_COUNT, three.y), (Kind.CLASS_COUNT, three.shared().y[:1])):
         with pytest.raises(PolicyError, match="part of its records"):
             boundary.release("s", "op", "eye", [Slot("value", kind)], [labels])
+
+
+def test_nobody_whom_all_hold_is_said_with_who_is_held_by_some() -> None:
+    base = people("a", "b", "c", "d", x=[1.0, 2.0, 3.0, 4.0], y=[0, 1, 0, 1])
+    one, other = people("a", "b", v=[1.0, 2.0]), people("c", "d", w=[1.0, 2.0])
+    parties = [Party("base", base, label="y"), Party("one", one), Party("other", other)]
+    with pytest.raises(AlignmentError, match=r"0 shared people .* 4 with a label are held"):
+        Federation.simulate(parties).split(0.25)

@@ -257,6 +257,14 @@ class Federation:
         from sklearn.model_selection import train_test_split
 
         pool = self.shared(partial=partial).labelled()
+        if not len(pool.rows):
+            held_by_some = len(self.shared(partial=True).labelled().rows)
+            raise AlignmentError(
+                "0 shared people with a label are too few to learn from: of party "
+                f"'{self.active.name}', {held_by_some:,} with a label are held by some partner "
+                "and none by all. Leave out a partner who shares few people, or check the id "
+                "rules with `interlace inspect`"
+            )
         if len(pool.rows) == 1:
             raise AlignmentError(
                 f"only one person of party '{self.active.name}' is shared and has a label; check "

@@ -94,6 +94,10 @@ def test_duckdb(tmp_path: Path) -> None:
     assert_frame_equal(read(f"duckdb:{path}?table=main.all people"), FRAME)
     query = 'SELECT id FROM "all people" WHERE age > 40'
     assert read(f"duckdb://{path}?query={query}")["id"].to_list() == ["8"]
+    query = "SELECT id, age+1 AS sum, '1%25' LIKE '%2%' AS wild FROM \"all people\" WHERE age+1>41"
+    found = read(f"duckdb://{path}?query={query}")  # nothing of it is decoded as in a URL
+    assert (found["sum"] - FRAME.filter(pl.col("age") > 40)["age"]).to_list() == [1]
+    assert found["wild"].to_list() == [True]
     FRAME.write_parquet(tmp_path / "t.parquet")
     assert_frame_equal(read(f"sql:SELECT * FROM '{tmp_path}/t.parquet'", ids=["id"]), FRAME)
     assert "all people" in str(refused(f"duckdb://{path}?table=al_people"))

@@ -53,6 +53,8 @@ def test_a_job_is_written_as_it_was_read(folder: Path) -> None:
         ("a: [", "is not YAML"),
         (JOB + "epoch: 3", "`epoch`: there is no such field"),
         (JOB + "seeds: [1, 1]", "`seeds`: a seed stands there twice"),
+        (JOB + "seeds: [-1]", "`seeds.0`: input should be greater than or equal to 0"),
+        (JOB + "seeds: [4294967296]", "`seeds.0`: input should be less than 4294967296"),
         (JOB + "test: 2", "`test`"),
         (JOB.replace("vendor:", "insurer:"), "'insurer' stands twice .* own name"),
         (JOB.replace("vendor/party.yaml", "gone.yaml"), "gone.yaml cannot be read"),

@@ -12,7 +12,7 @@ import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
@@ -321,10 +321,11 @@ def _numbered_rows(text: TextIO, separator: str) -> Iterator[tuple[int, list[str
 
 
 def _read_duckdb(source: str, party: str) -> tuple[pl.DataFrame, str]:
-    parts = urlsplit(source)
-    path = unquote(parts.netloc + parts.path)
-    asked = parse_qs(parts.query)
-    if not path or len(asked.get("table", []) + asked.get("query", [])) != 1:
+    place, _, asked = source.removeprefix("duckdb:").partition("?")
+    path = place.removeprefix("//")
+    path = path if Path(path).is_file() else unquote(path)
+    key, _, value = asked.partition("=")
+    if not path or key not in ("table", "query") or not value:
         raise DataError(
             "a DuckDB source needs a path and either a table or a query",
             party=party,
@@ -340,9 +341,9 @@ def _read_duckdb(source: str, party: str) -> tuple[pl.DataFrame, str]:
             file=path,
             way_out=did_you_mean(Path(path).name, siblings, what="files"),
         )
-    if "query" in asked:
-        return _query(asked["query"][0], path, party, path), path
-    table = ".".join(f'"{part}"' for part in asked["table"][0].replace('"', '""').split("."))
+    if key == "query":  # as it stands: in SQL a plus adds and a percent sign is a wildcard
+        return _query(value, path, party, path), path
+    table = ".".join(f'"{part}"' for part in unquote(value).replace('"', '""').split("."))
     return _query(f"SELECT * FROM {table}", path, party, path), path
 
 

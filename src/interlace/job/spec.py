@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -108,7 +108,7 @@ class Job(BaseModel):
         default="all",
         description="Baselines beside it: a list of names, `all` that fit, or `none`.",
     )
-    seeds: list[int] = Field(
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(
         default=[0, 1, 2],
         min_length=1,
         description="One training per seed, with other people held out; intervals are over them.",

@@ -24,6 +24,7 @@ from interlace.errors import (
 )
 from interlace.methods import AggVFL, SplitVFL
 from interlace.methods.base import batches, shuffled
+from interlace.methods.catalogue import build_method
 from interlace.methods.vertical.split import SplitSide
 from interlace.models import BottomSpec, Optimisation
 
@@ -676,3 +677,16 @@ def test_an_unexpected_error_does_not_quote_the_data(
     with pytest.raises(InterlaceError) as caught:
         model.peers_["vendor"].ask(SplitSide.embed, torch.arange(3))
     assert str(caught.value) == "party 'vendor' could not answer 'embed': ValueError"
+
+
+@pytest.mark.parametrize("name", ["split", "agg", "proto_evfl", "entity_augmentation"])
+def test_one_person_kept_aside_to_stop_early(name: str) -> None:
+    n = 8
+    ids = [f"P{i}" for i in range(n)]
+    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(0)).double().numpy()
+    mine = pl.DataFrame({"id": ids, "a": x[:, 0], "b": x[:, 1], "y": [0, 1] * 4})
+    theirs = pl.DataFrame({"id": ids, "c": x[:, 2], "d": x[:, 3]})
+    fed = Federation.simulate([Party("bank", mine, label="y"), Party("shop", theirs)])
+    settings = {"epochs": 2, "validation": 0.125, "patience": 1}
+    made = build_method(name, settings)
+    assert len(made.fit(fed).outputs(fed)) == n

@@ -101,7 +101,7 @@ class EntityAugmentation(SplitVFL):
         self._start(fed)
         whole = fed.shared()
         _, chosen = keep_aside(len(whole.rows), self.validation, fed.seed, whole.y)
-        aside = whole.view(whole.rows[chosen])
+        aside = whole.view(whole.rows[chosen.numpy()])
         people = self._cast(fed, aside.rows)
         weights = self._weights()
         stopping = EarlyStopping(self.patience)

@@ -330,7 +330,7 @@ class JointTraining(JointModel):
         done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
         rate = self.optimisation.learning_rate
         y_train, y_aside = y[train], y[aside]
-        rows_train, rows_aside = fed.rows[train], fed.rows[aside]
+        rows_train, rows_aside = fed.rows[train.numpy()], fed.rows[aside.numpy()]
         where = {name: fed.positions(name, rows_train) for name in self.peers_}
         own = torch.from_numpy(rows_train)
         size = self.batch_size or usual_batch(len(train))

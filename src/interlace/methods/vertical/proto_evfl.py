@@ -513,7 +513,7 @@ class ProtoEVFL(SomeViews):
             if done and stopping.over(epoch - 1):
                 break
             self._set_rate(epoch)
-            views = self._see(fed, fed.rows[people])
+            views = self._see(fed, fed.rows[people.numpy()])
             self._guide(fed, [view[: len(train)] for view in views], y[train], epoch, size)
             order = train[shuffled(len(train), fed.seed, epoch)]
             total = torch.zeros(())
@@ -526,7 +526,7 @@ class ProtoEVFL(SomeViews):
                     self._upper([view[some] for view in views], y[people[some]])
             validation = None
             if len(aside):
-                logits = self._raw(fed, fed.rows[aside])
+                logits = self._raw(fed, fed.rows[aside.numpy()])
                 validation = self.objective_.loss(logits, y[aside]).item()
                 if stopping.better(epoch, validation):
                     self._keep()
@@ -543,7 +543,7 @@ class ProtoEVFL(SomeViews):
             self._recall()
         if bool(self.top_.unseen.any()):
             # Prototypes alone name an unseen class: they are those of the finished model.
-            self._prototypes(fed, self._see(fed, fed.rows[train]), y[train])
+            self._prototypes(fed, self._see(fed, fed.rows[train.numpy()]), y[train])
         del self._others
         return self
 
