@@ -186,6 +186,17 @@ def test_tables_with_other_columns_are_a_vertical_case(make: Make, tmp_path: Pat
         run(job, tmp_path / "run")
 
 
+def test_doubtful_units_are_in_the_results_and_interrupt_nobody(
+    make: Make, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    job = make()
+    table = pl.read_csv(tmp_path / "west.csv").with_columns(pl.col("p20") * 1000)
+    table.write_csv(tmp_path / "west.csv")
+    notes = [n for p in run(job, tmp_path / "run").parties for n in p.column_notes]
+    assert any("'p20' are over a hundred times as large at 'west'" in note for note in notes)
+    assert not [w for w in recwarn if "a hundred times" in str(w.message)]
+
+
 def test_weights_must_be_allowed(make: Make, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match=r"'south'.*`policy: {allow_also: \[model weights\]}`"):
         run(make(parties={"south": {"policy": {}}}), tmp_path / "run")

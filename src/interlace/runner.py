@@ -19,6 +19,7 @@ import os
 import platform
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -88,7 +89,10 @@ def run(
     job = located(job, Path.cwd()) if isinstance(job, Job) else read_job(Path(job))
     folder = Path(folder) if folder is not None else default_folder(job)
     command = command or f"interlace run {source or 'job.yaml'}"
-    return _Run(job, folder, resume, progress or (lambda _what, _done: None), command).go()
+    with warnings.catch_warnings():
+        # Doubts about units, which every fit has anew: they are in the results.
+        warnings.filterwarnings("ignore", message="the numbers of '")
+        return _Run(job, folder, resume, progress or (lambda _what, _done: None), command).go()
 
 
 def default_folder(job: Job) -> Path:

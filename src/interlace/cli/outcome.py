@@ -38,6 +38,8 @@ def show_outcome(results: Results, folder: Path) -> None:
     for model in results.models:
         if model.skipped:
             show(Text(f"{model.title}: left out, since {model.skipped}.", style="dim"))
+    for note in (note for party in results.parties for note in party.column_notes):
+        show(Text.assemble(("! ", "bold yellow"), note))
     kinds: dict[str, int] = {}
     for flow in results.flows:
         kinds[flow.kind] = kinds.get(flow.kind, 0) + flow.bytes_after
