@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from torch.nn import functional as F
 
-from interlace import Federation
+from interlace import Federation, Party
 from interlace.errors import DataError, JobError, Refused
 from interlace.methods.bottom import BottomSide
 from interlace.methods.vertical.fedcvt import CrossViewClassifiers, FedCVT
@@ -314,3 +315,14 @@ def test_a_saved_model_predicts_the_same(limited: Any, tmp_path: Path) -> None:
     again = cvt(epochs=2).load("first", fresh)
     assert again.history_ == model.history_
     np.testing.assert_array_equal(again.predict_proba(fresh), model.predict_proba(fed))
+
+
+def test_no_partner_is_asked_for_more_rows_than_it_has() -> None:
+    x = torch.randn(14, 4, generator=torch.Generator().manual_seed(0)).double().numpy()
+    people = pl.DataFrame(x, schema=["a", "b", "c", "d"]).with_columns(
+        id=pl.int_range(14).cast(pl.String), y=pl.int_range(14) % 2
+    )
+    bank = Party("bank", people[:12].select("id", "a", "b", "y"), label="y")
+    shop = Party("shop", people[1:].select("id", "c", "d"))  # two of its people are its own
+    fed = Federation.simulate([bank, shop])
+    assert len(cvt(epochs=2).fit(fed).outputs(fed.shared())) == 11

@@ -60,7 +60,8 @@ class FedCVT(JointTraining):
 
     For classes, not for regression; for two to many parties with columns; tables and images. Each
     step takes people whom all hold, as many of the active party's others (with a label or not,
-    held by some partners or none), and as many of each passive party's unaligned ones.
+    held by some partners or none), and as many of each passive party's unaligned ones, or all if they
+    are fewer.
 
     - A missing u_j is looked up by the views that there are (queries) among those of the people of
       the batch whom all hold (keys), whose u_j are the values; a missing c_j directly among the
@@ -215,8 +216,7 @@ class FedCVT(JointTraining):
         """
         draw = self._generator
         n, parties = len(y), len(self.peers_) + (self.own_ is not None)
-        count = n if len(self._others.rows) else 0
-        some = torch.randint(max(1, len(self._others.rows)), (count,), generator=draw)
+        some = _draw(len(self._others.rows), n, draw)
         rows = self._others.rows[some.numpy()]
         held = [torch.ones(n, parties, dtype=torch.bool), self._held(fed, rows)]
         labels = [y, self._other_labels[some]]
@@ -224,14 +224,13 @@ class FedCVT(JointTraining):
         for k, (name, here) in enumerate(zip(self.peers_, held[1].T, strict=False)):
             shared = len(fed.alignment.pairs[name])
             others = fed.alignment.report.people[name] - shared
-            count = n if others else 0
-            theirs = shared + torch.randint(max(1, others), (count,), generator=draw)
+            theirs = shared + _draw(others, n, draw)
             where = fed.positions(name, rows[here.numpy()])
             asked[name] = torch.cat([positions[name], where, theirs])
-            only = torch.zeros(count, parties, dtype=torch.bool)
+            only = torch.zeros(len(theirs), parties, dtype=torch.bool)
             only[:, k] = True
             held.append(only)
-            labels.append(torch.full((count,), UNKNOWN))
+            labels.append(torch.full((len(theirs),), UNKNOWN))
         own_rows = torch.cat([own, torch.from_numpy(rows)])
         return asked, own_rows, torch.cat(held), torch.cat(labels)
 
@@ -402,3 +401,11 @@ class CrossViewClassifiers(nn.Module):
     def each(self, cuts: list[Tensor]) -> list[Tensor]:
         """Every party's classifier's logits."""
         return [single(cut) for single, cut in zip(self.singles, cuts, strict=True)]
+
+
+def _draw(people: int, most: int, generator: torch.Generator) -> Tensor:
+    """Some of so many people; of few, nobody twice, since a partner refuses to be asked for more
+    rows at once than it has."""
+    if people <= 4 * most:
+        return torch.randperm(people, generator=generator)[:most]
+    return torch.randint(people, (most,), generator=generator)
