@@ -60,8 +60,8 @@ class FedCVT(JointTraining):
 
     For classes, not for regression; for two to many parties with columns; tables and images. Each
     step takes people whom all hold, as many of the active party's others (with a label or not,
-    held by some partners or none), and as many of each passive party's unaligned ones, or all if they
-    are fewer.
+    held by some partners or none), and as many of each passive party's unaligned ones, or
+    all if they are fewer.
 
     - A missing u_j is looked up by the views that there are (queries) among those of the people of
       the batch whom all hold (keys), whose u_j are the values; a missing c_j directly among the
