@@ -242,7 +242,7 @@ class OneShotVFL(JointModel):
     For classes, not for regression. Works for two to many parties, tables and images, with columns
     at the active party or without. A client learns from everyone whom the active party shares with
     it and has a label for, whether other parties hold them or not (views that these lack are
-    estimated by :func:`~interlace.methods.vertical.missing.complete` for the one gradient, which
+    estimated by ``missing.complete`` for the one gradient, which
     is ours), and from its unaligned rows; the active party's own columns from all its labelled
     people; the head from people whom all hold.
 
