@@ -53,7 +53,7 @@ def test_rows_without_a_usable_id_are_left_out_by_rule() -> None:
     assert len(party.keys.values) == 2
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a\0b", "a" * 201])
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(InterlaceError, match="cannot be a party's name"):
         Party(name, COLUMNS)

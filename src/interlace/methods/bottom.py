@@ -6,6 +6,7 @@ import copy
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from interlace.boundary.control import real_number, whole_number
 from interlace.boundary.kinds import Control, Embedding, RowSelection
 from interlace.data.features import FeaturePlan
-from interlace.errors import JobError, PolicyError, Refused
+from interlace.errors import InterlaceError, JobError, PolicyError, Refused
 from interlace.models import (
     BottomSpec,
     Optimisation,
@@ -378,7 +379,14 @@ def write_checkpoint(party: Party, name: str, epoch: int, state: State) -> None:
 
 def read_checkpoint(party: Party, name: str, epoch: int) -> State:
     """Read a checkpoint and set the party's guards back to it."""
-    state = read_state(party.path("checkpoints", name, f"{epoch:06d}"))
+    folder = party.path("checkpoints", name, f"{epoch:06d}")
+    try:
+        state = read_state(folder)
+    except InterlaceError as e:
+        raise InterlaceError(
+            f"{e}; remove {Path('checkpoints', name)} at every party, and --resume begins this "
+            "training anew and keeps the finished ones"
+        ) from e
     if state.meta.pop("table") != party.table:
         raise JobError(
             f"the table of party '{party.name}' has changed since the checkpoint '{name}'; go on "

@@ -86,7 +86,8 @@ class Party:
     ) -> None:
         if not _names_a_file(name):  # its folder in a simulation's run is called so
             raise InterlaceError(
-                f"'{name}' cannot be a party's name: it is empty, starts with a '.', or holds a '/'"
+                f"'{name[:60]}' cannot be a party's name: it is empty, starts with a '.', "
+                "holds a '/' or a zero byte, or is too long for a folder's name"
             )
         if isinstance(id, str):
             id = [id]
@@ -280,4 +281,5 @@ class Party:
 
 def _names_a_file(name: str) -> bool:
     """Whether a name that others chose leads nowhere else as the name of a file or folder."""
-    return bool(name) and not name.startswith(".") and Path(name).name == name
+    fits = "\0" not in name and len(name.encode()) <= 200  # of the 255 bytes that disks take
+    return bool(name) and fits and not name.startswith(".") and Path(name).name == name

@@ -516,6 +516,14 @@ def test_a_checkpoint_of_another_table_is_not_taken(breast: Any, tmp_path: Path)
         small(epochs=2).fit(fed, checkpoint="run")
 
 
+def test_a_damaged_checkpoint_is_answered_with_the_way_out(breast: Any, tmp_path: Path) -> None:
+    small(epochs=2).fit(breast(folder=tmp_path), checkpoint="run")
+    for file in tmp_path.glob("parties/*/checkpoints/run/*/*"):
+        file.write_bytes(file.read_bytes()[:99])
+    with pytest.raises(InterlaceError, match="remove checkpoints/run at every party"):
+        small(epochs=2).fit(breast(folder=tmp_path), checkpoint="run")
+
+
 def test_a_checkpoint_of_another_job_is_not_taken(breast: Any, tmp_path: Path) -> None:
     small(epochs=2).fit(breast(folder=tmp_path), checkpoint="run")
     with pytest.raises(JobError, match="made with other settings"):
