@@ -31,10 +31,12 @@ import numpy as np
 import interlace
 from interlace.align import SESSION
 from interlace.assess.utility import MEASURES, evaluate
+from interlace.data.features import FeaturePlan
 from interlace.data.noniid import heterogeneity
 from interlace.engines import InProcess
 from interlace.errors import InterlaceError, JobError
 from interlace.federation import Federation
+from interlace.files import write_whole
 from interlace.job.results import (
     Apart,
     EpochResult,
@@ -88,6 +90,11 @@ def run(
     source = "" if isinstance(job, Job) else str(job)
     job = located(job, Path.cwd()) if isinstance(job, Job) else read_job(Path(job))
     folder = Path(folder) if folder is not None else default_folder(job)
+    if source and (folder / "job.yaml").resolve() == Path(source).resolve():
+        raise JobError(
+            f"{folder} is where the job itself lies, and a run keeps its own `job.yaml`; choose "
+            "another folder by --out"
+        )
     command = command or f"interlace run {source or 'job.yaml'}"
     with warnings.catch_warnings():
         # Doubts about units, which every fit has anew: they are in the results.
@@ -205,6 +212,7 @@ class _Run:
             protocol=self.job.align.protocol,
             reveal=self.job.align.reveal,
         )
+        _keep_tables(parties, resumed=self.before is not None)
         if self.horizontal:
             views = dict.fromkeys(self.job.seeds, (federation, federation))
         else:
@@ -258,6 +266,7 @@ class _Run:
                 for party_result in results.parties:
                     own = next(p for p in parties if p.name == party_result.name)
                     party_result.privacy = own.boundary.accounts()
+                    party_result.column_notes += _column_notes(own, method, tag)
                     if isinstance(method, HorizontalMethod):
                         claims = {n: method.privacy_.get(n) for n in (own.name, "all clients")}
                         party_result.privacy |= {
@@ -519,6 +528,33 @@ def _party_result(party: Party, federation: Federation) -> PartyResult:
         learnt=alignment.report.learnt[party.name],
         id_notes=party.keys.report.notes,
     )
+
+
+def _column_notes(party: Party, method: Method, tag: str) -> list[str]:
+    """What the preprocessing of a party's columns found worth saying."""
+    side = party.sides.get(tag)
+    bottom = getattr(side, "bottom", None) if side else getattr(method, "own_", None)
+    plan = getattr(bottom, "plan", None)
+    if not isinstance(plan, FeaturePlan):
+        return []
+    return [f"{column.name}: {column.note}" for column in plan.report if column.note]
+
+
+def _keep_tables(parties: list[Party], *, resumed: bool) -> None:
+    """Each party notes in its own folder which table it is; a run goes on with no other.
+
+    Raises:
+        JobError: a party's table has changed since the run began.
+    """
+    for party in parties:
+        note = party.path("table")
+        if resumed and note.exists() and note.read_text() != party.table:
+            raise JobError(
+                f"the table of party '{party.name}' has changed since the run began, and a run is "
+                "of one table; go on with the table as it was, or begin another run by --out"
+            )
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(note, party.table.encode())
 
 
 def _grown_from(party: Party, tag: str) -> list[str]:

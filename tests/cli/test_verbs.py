@@ -331,3 +331,61 @@ def test_demo_keeps_off_a_folder_of_something_else(call: Call, folder: Path) -> 
     assert done.exit_code == 2
     assert "holds no demo" in done.stderr
     assert not any((folder / "mine").iterdir())
+
+
+# -- nothing that is the user's is written over --------------------------------------------------
+
+
+def test_scores_are_not_written_over_a_table(call: Call, finished: Path, folder: Path) -> None:
+    job = read_job(finished / "job.yaml")
+    tables = {name: Path(file.table) for name, file in job.parties.items()}
+    before = {name: path.read_bytes() for name, path in tables.items()}
+    given = [part for name, path in tables.items() for part in ("--table", f"{name}={path}")]
+    for path in tables.values():
+        done = call("predict", finished, *given, "--out", path)
+        assert done.exit_code == 2
+        assert "is one of the tables to score" in done.stderr
+    done = call("predict", finished, *given, "--out", folder / "nowhere" / "scores.csv")
+    assert "there is no folder" in done.stderr
+    assert before == {name: path.read_bytes() for name, path in tables.items()}
+
+
+def test_a_run_is_not_kept_where_its_job_lies(
+    call: Call, tables: Tables, write_job: WriteJob
+) -> None:
+    job = write_job(tables)
+    before = job.read_bytes()
+    done = call("run", job, "--out", job.parent)
+    assert done.exit_code == 2
+    assert "where the job itself lies" in done.stderr
+    assert job.read_bytes() == before
+
+
+def test_a_run_goes_on_with_the_tables_it_began_with(
+    call: Call, tables: Tables, write_job: WriteJob
+) -> None:
+    job = write_job(tables, seeds=[0, 1])
+    assert call("run", job, "--out", "run").exit_code == 0
+    results = Results.read(Path("run/results.json"))
+    results.finished = False
+    for model in results.models:
+        model.fits = model.fits[:1]
+    results.write(Path("run/results.json"))
+    table = Path(read_job(job).parties["shop"].table)
+    whole = table.read_text()
+    table.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    done = call("run", job, "--out", "run", "--resume")
+    assert done.exit_code == 2
+    assert "table of party 'shop' has changed since the run began" in done.stderr
+    table.write_text(whole)
+    assert call("run", job, "--out", "run", "--resume").exit_code == 0
+
+
+def test_a_party_cannot_lead_out_of_the_folder(call: Call, folder: Path) -> None:
+    Path("people.csv").write_text("id,x,y\n" + "".join(f"p{i},{i},{i % 2}\n" for i in range(20)))
+    done = call(
+        "split", "people.csv", "--id", "id", "--label", "y", "--party", "us=x", "--party", "../evil"
+    )
+    assert done.exit_code == 2
+    assert "cannot be a party's name" in done.stderr
+    assert [p.name for p in folder.iterdir()] == ["people.csv"]

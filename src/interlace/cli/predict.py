@@ -46,6 +46,11 @@ def predict(
     if out.suffix not in (".csv", ".parquet"):
         raise JobError(f"scores cannot be written as '{out.suffix}'; name a .csv or .parquet file")
 
+    if out.resolve() in {Path(path).resolve() for path in tables.values()}:
+        raise JobError(f"{out} is one of the tables to score; write the scores elsewhere by --out")
+    if not out.resolve().parent.is_dir():
+        raise JobError(f"{out} cannot be written: there is no folder {out.parent}")
+
     from interlace.serve.batch import predict as score
 
     scores = score(run, tables)

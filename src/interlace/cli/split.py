@@ -125,6 +125,7 @@ def split(
     """
     from interlace.data.partition import alpha_beta, cut_columns, cut_people, split_vertical
     from interlace.data.tables import read_table
+    from interlace.party.party import check_name
 
     horizontal = horizontal or skew is not None or by_column is not None
     if horizontal and by != "random":
@@ -142,6 +143,8 @@ def split(
     if names and active not in names:
         raise JobError(f"the active party '{active}' is not among: {', '.join(names)}")
     folder = out or Path(f"{_stem(source)}-parties")
+    for name in names:
+        check_name(name)
     frame = read_table(source, party="one table", ids=[id] if id else [])
     features = [c for c in frame.columns if c not in (id, label)]
     counts = _counts(only or [], names)

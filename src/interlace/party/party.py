@@ -84,11 +84,7 @@ class Party:
         folder: Path | None = None,
         label_needed: bool = True,
     ) -> None:
-        if not _names_a_file(name):  # its folder in a simulation's run is called so
-            raise InterlaceError(
-                f"'{name[:60]}' cannot be a party's name: it is empty, starts with a '.', "
-                "holds a '/' or a zero byte, or is too long for a folder's name"
-            )
+        check_name(name)
         if isinstance(id, str):
             id = [id]
         self.name = name
@@ -276,6 +272,19 @@ class Party:
         values = [result] if operation.gives else []
         return self.boundary.release(
             message.session, message.operation, message.sender, operation.gives, values
+        )
+
+
+def check_name(name: str) -> None:
+    """Make sure that a party can be called so: its folder in a run bears its name.
+
+    Raises:
+        InterlaceError: it cannot.
+    """
+    if not _names_a_file(name):
+        raise InterlaceError(
+            f"'{name[:60]}' cannot be a party's name: it is empty, starts with a '.', "
+            "holds a '/' or a zero byte, or is too long for a folder's name"
         )
 
 

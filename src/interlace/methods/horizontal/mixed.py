@@ -179,7 +179,7 @@ class MixedVFL(Method):
             loss = self._round(fed, shares, y, number)
             validation = None
             if len(aside):
-                logits = self._logits(fed, fed.rows[aside])
+                logits = self._logits(fed, fed.rows[aside.numpy()])
                 validation = self.objective_.loss(logits, y[aside]).item()
                 if stopping.better(number, validation):
                     self._keep()
