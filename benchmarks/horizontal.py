@@ -27,6 +27,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from torch import nn
 from interlace import Federation, Kind, Party, Policy
 from interlace.data.noniid import cut_by_labels, heterogeneity
 from interlace.data.tables import read_table
+from interlace.errors import Refused
 from interlace.methods.horizontal import Agreement, FedAvg, FedProx, LocalTraining, Scaffold
 from interlace.models import BottomSpec
 
@@ -232,15 +234,21 @@ def trials(task: Task) -> dict[str, list[Choice]]:
 
 
 def curve(task: Task, choice: Choice, seed: int, rounds: int, tuning: bool) -> list[float]:
-    """After each round: minus the validation loss when tuning, else the accuracy on test rows."""
+    """After each round: minus the validation loss when tuning, else the accuracy on test rows.
+
+    A training that diverges (a party then refuses the weights, which are no numbers) ends there: as
+    bad as can be when tuning, else it stays at what it had."""
     agreement = Agreement(
         validation=0.2 if tuning else 0.0, classes=tuple(range(task.classes)), buckets=1
     )
     method = choice.build(task, rounds, agreement)
     fed = task.federation(seed)
     if tuning:
-        method.fit(fed)
-        return [-(r.validation if r.validation is not None else np.inf) for r in method.history_]
+        with suppress(Refused):
+            method.fit(fed)
+        losses = [r.validation for r in getattr(method, "history_", [])]
+        losses += [None] * (rounds - len(losses))
+        return [-np.inf if v is None or not np.isfinite(v) else -v for v in losses]
     out: list[float] = []
     table = read_table(task.columns(task.x_test), party="test rows")
     known: dict[str, torch.Tensor] = {}
@@ -254,8 +262,9 @@ def curve(task: Task, choice: Choice, seed: int, rounds: int, tuning: bool) -> l
             guess = method.model_.module(known["x"]).argmax(1).numpy()
         out.append(accuracy(task, guess))
 
-    method.fit(fed, on_epoch=after)
-    return out
+    with suppress(Refused):
+        method.fit(fed, on_epoch=after)
+    return out + [out[-1] if out else 0.0] * (rounds - len(out))
 
 
 def accuracy(task: Task, guess: NDArray[np.int64]) -> float:
