@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,6 +58,12 @@ def test_rows_without_a_usable_id_are_left_out_by_rule() -> None:
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(InterlaceError, match="cannot be a party's name"):
         Party(name, COLUMNS)
+
+
+@pytest.mark.parametrize("bottom", [torch.nn.Linear, lambda x: x, 16])
+def test_a_bottom_is_a_module(bottom: Any) -> None:
+    with pytest.raises(InterlaceError, match="'bank' is not a torch module; give it a built"):
+        Party("bank", COLUMNS, bottom=bottom)
 
 
 def test_errors_do_not_repeat_a_query() -> None:

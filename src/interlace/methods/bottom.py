@@ -79,6 +79,9 @@ class Bottom:
         plan: The fitted preprocessing.
 
     Rows are positions in the party's table.
+
+    Raises:
+        InterlaceError: an own network does not take the features or give embeddings.
     """
 
     def __init__(self, party: Party, settings: BottomSettings, plan: FeaturePlan) -> None:
@@ -91,13 +94,53 @@ class Bottom:
         self._pending: Tensor | None = None
 
     def _network(self) -> nn.Module:
-        own = self.party.bottom
-        if own is not None and self.settings.views == 1:
-            return copy.deepcopy(own)
-        if own is not None:
-            return SideBySide([_anew(own) for _ in range(self.settings.views)])
-        networks = [self.settings.bottom.build(self.plan.spec) for _ in range(self.settings.views)]
-        return networks[0] if len(networks) == 1 else SideBySide(networks)
+        own, views = self.party.bottom, self.settings.views
+        if own is None:
+            networks = [self.settings.bottom.build(self.plan.spec) for _ in range(views)]
+        else:
+            networks = [copy.deepcopy(own) if views == 1 else _anew(own) for _ in range(views)]
+            for network in networks:
+                self._try(network)
+        return networks[0] if views == 1 else SideBySide(networks)
+
+    def _try(self, network: nn.Module) -> None:
+        """Send two rows of zeros through an own network, from which lazy layers take their shape.
+
+        Raises:
+            InterlaceError: it cannot take them, or gives no embeddings (n, e).
+        """
+        zeros = self._zeros(2)
+        network.eval()
+        cause: Exception | None = None
+        try:
+            with torch.no_grad():
+                out = network(zeros)
+        except Exception as e:
+            cause, found = e, f"failed with a {type(e).__name__}"
+        else:
+            if not isinstance(out, Tensor):
+                found = f"returned a {type(out).__name__}"
+            elif not out.is_floating_point() or out.dim() != 2 or len(out) != 2 or not out.shape[1]:
+                found = f"returned a {out.dtype} tensor {tuple(out.shape)} for 2 rows"
+            else:
+                return
+        spec = self.plan.spec
+        categories = len(spec.cardinalities)
+        given = (
+            f"images (n, {', '.join(map(str, spec.image))})"
+            if spec.image
+            else f"d = {spec.width} features (n, {spec.width}), of which {spec.numeric} are "
+            f"numeric and {categories} are codes of categories, in the order of `plan.spec.names`"
+        )
+        raise InterlaceError(
+            f"the bottom network of party '{self.party.name}' {found}: it was given {given}, and "
+            "must return a float tensor (n, e); `nn.LazyLinear(e)` as a network's linear layer "
+            "takes its input width from what it is given"
+        ) from cause
+
+    def _zeros(self, rows: int) -> Tensor:
+        spec = self.plan.spec
+        return torch.zeros(rows, *(spec.image or (spec.width,)))
 
     @classmethod
     def fit(cls, party: Party, settings: BottomSettings, learn_from: NDArray[np.int64]) -> Bottom:
@@ -105,6 +148,7 @@ class Bottom:
 
         Raises:
             DataError: no column is usable.
+            InterlaceError: an own network does not take the features or give embeddings.
             PolicyError: an own network hands columns through as they are.
         """
         plan = FeaturePlan.fit(
@@ -129,10 +173,9 @@ class Bottom:
     @property
     def width(self) -> int:
         """Width d of the embedding."""
-        spec = self.plan.spec
         self.module.eval()
         with torch.no_grad():
-            return int(self.module(torch.zeros(1, *(spec.image or (spec.width,)))).shape[1])
+            return int(self.module(self._zeros(1)).shape[1])
 
     def over(self, party: Party) -> Bottom:
         """The same learnt model over another table of the same party."""

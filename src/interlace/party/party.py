@@ -60,13 +60,16 @@ class Party:
         categories: Columns whose numbers are codes of categories.
         task: What the label is; by default read off the label.
         policy: What may leave this party, and how it is guarded.
-        bottom: An own torch module from this party's (n, d) features to (n, e) embeddings.
+        bottom: An own torch module from this party's (n, d) features to (n, e) embeddings, or from
+            images (n, c, h, w). d counts the numeric inputs and one code for each category, as
+            ``FeaturePlan.spec.names`` lists them; ``nn.LazyLinear(e)`` finds d itself.
         folder: Where this party keeps its checkpoints, models and ledger.
         label_needed: Whether a table without the label column is an error; people to be scored
             have no label yet.
 
     Raises:
         DataError: the table, an id or a column is not usable as it stands.
+        InterlaceError: the name cannot be, or ``bottom`` is not a module.
     """
 
     def __init__(
@@ -85,6 +88,11 @@ class Party:
         label_needed: bool = True,
     ) -> None:
         check_name(name)
+        if bottom is not None and not isinstance(bottom, torch.nn.Module):
+            raise InterlaceError(
+                f"the `bottom` of party '{name}' is not a torch module; give it a built "
+                "`torch.nn.Module`, as in `bottom=nn.Sequential(nn.LazyLinear(16), nn.ReLU())`"
+            )
         if isinstance(id, str):
             id = [id]
         self.name = name

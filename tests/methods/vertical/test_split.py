@@ -319,6 +319,45 @@ def test_own_networks(breast: Any) -> None:
     assert torch.equal(own["bank"]["bottom"].weight, fed.active.bottom.weight), "the original stays"
 
 
+class Named(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"embedding": x}
+
+
+@pytest.mark.parametrize(
+    ("network", "found"),
+    [
+        (nn.Linear(7, 4), "failed with a RuntimeError"),
+        (Named(), "returned a dict"),
+        (nn.Sequential(nn.Linear(20, 4), nn.Unflatten(1, (2, 2))), r"float32 tensor \(2, 2, 2\)"),
+    ],
+    ids=["width", "dict", "shape"],
+)
+def test_a_network_that_does_not_fit_is_told_what_it_is_given(
+    breast: Any, network: nn.Module, found: str
+) -> None:
+    fed = breast(options={"vendor": {"bottom": network}})
+    said = rf"network of party 'vendor' .*{found}.* d = 20 features .* 20 are numeric and 0 are"
+    with pytest.raises(InterlaceError, match=said) as caught:
+        small().fit(fed)
+    assert "LazyLinear" in str(caught.value)
+
+
+def test_lazy_layers_take_their_width_from_the_features(breast: Any) -> None:
+    """They are as deep in the optimiser, and as repeatable, as layers of a given width."""
+    lazy = nn.Sequential(nn.LazyLinear(8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    scores = []
+    for _ in range(2):
+        fed = breast(options={"vendor": {"bottom": lazy}})
+        model = small(epochs=2, validation=0).fit(fed)
+        bottom = fed.engine.parties["vendor"].sides[model.session_].bottom
+        assert bottom.module[0].weight.shape == (8, 20)
+        assert len(bottom.optimiser.state) == len(list(bottom.module.parameters())) == 6
+        scores.append(model.predict_proba(fed))
+    assert np.array_equal(*scores)
+    assert nn.parameter.is_lazy(lazy[0].weight), "the original stays"
+
+
 def test_a_network_that_hands_columns_through_is_refused(breast: Any) -> None:
     fed = breast(options={"vendor": {"bottom": nn.Identity()}})
     with pytest.raises(PolicyError, match="'vendor' hands 20 of its columns through unchanged"):
