@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,32 @@ def test_ids_that_cannot_be_keys_are_refused(values: Any, rule: Any, said: str) 
         keys(values, **rule)
     assert (caught.value.party, caught.value.file, caught.value.column) == ("bank", "f.csv", "id")
     assert caught.value.way_out
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (["a", "a"], "`id: {columns: [cust no, 'b:'], case: lower, duplicates: first}`"),
+        (["a", None], "`id: {columns: [cust no, 'b:'], case: lower, blanks: drop}`"),
+        (["a", "b "], "`id: {columns: [cust no, 'b:'], case: lower, strip: true}`"),
+        (["1", "02"], "`id: {columns: [cust no, 'b:'], case: lower, zeros: strip}`"),
+    ],
+)
+def test_what_to_set_can_be_copied(values: list[Any], line: str) -> None:
+    """The line is YAML and holds the party's own rule, with one option more."""
+    rule = IdRule(columns=["cust no", "b:"], case="lower")
+    frame = pl.DataFrame({"cust no": values, "b:": ["x"] * len(values)})
+    try:
+        said = " ".join(make_keys(frame, rule, party="bank").report.notes)
+    except DataError as e:
+        said = str(e)
+    assert line in said
+    copied = yaml.safe_load(said.split("`")[1])
+    assert IdRule.model_validate(copied["id"]).columns == rule.columns
+
+
+def test_one_column_needs_no_brackets() -> None:
+    assert IdRule.model_validate({"columns": "cust_no"}) == IdRule(columns=["cust_no"])
 
 
 def test_a_rule_that_names_no_column_of_the_table() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from interlace.data.ids import IdRule
 from interlace.errors import JobError
 from interlace.job.spec import Job, read_job, shown, write_job
 from interlace.runner import compared
@@ -71,6 +72,48 @@ def test_wrong_jobs_name_the_field(folder: Path, text: str, complaint: str) -> N
     (folder / "job.yaml").write_text(text)
     with pytest.raises(JobError, match=complaint):
         read_job(folder / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ("id: {columns: [a], zeross: strip}", "`id.zeross`: there is no such field"),
+        ("id: {columns: a, zeros: no}", "`id.zeros`: input should be 'keep' or 'strip'"),
+        ("id: {strip: true}", "`id.columns`: field required"),
+        (
+            "id: [a, 2]",
+            "`id`: a column's name, a list of names, or a rule is due, as in "
+            "`id: {columns: [cust_no], zeros: strip}`",
+        ),
+        (
+            "strip: true",
+            "`strip`: `strip` belongs inside `id:`, as in `id: {columns: [cust_no], strip: true}`",
+        ),
+    ],
+)
+def test_a_wrong_party_file_is_told_once_and_by_its_name(
+    folder: Path, entry: str, complaint: str
+) -> None:
+    file = folder / "vendor" / "party.yaml"
+    file.write_text(f"table: people.parquet\n{entry}\n")
+    with pytest.raises(JobError) as caught:
+        read_job(folder / "job.yaml")
+    assert str(caught.value) == f"{file}: {complaint}"
+    inline = JOB.replace("vendor/party.yaml", f"{{table: t, {entry}}}") + "epoch: 3"
+    (folder / "job.yaml").write_text(inline)
+    with pytest.raises(JobError) as caught:
+        read_job(folder / "job.yaml")
+    said = (
+        f"{folder / 'job.yaml'}: `parties.vendor.{complaint[1:]}; `epoch`: there is no such field"
+    )
+    assert str(caught.value) == said
+
+
+def test_one_id_column_of_a_rule_needs_no_brackets(folder: Path) -> None:
+    (folder / "vendor" / "party.yaml").write_text("table: t.csv\nid: {columns: c, zeros: strip}\n")
+    assert read_job(folder / "job.yaml").parties["vendor"].id == IdRule(
+        columns=["c"], zeros="strip"
+    )
 
 
 def test_addresses_are_not_paths(folder: Path) -> None:

@@ -7,13 +7,15 @@ and whatever the rule changes or leaves is counted in the report. Nothing is han
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
+import yaml
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from interlace.data.tables import missing_column
 from interlace.errors import DataError
@@ -25,7 +27,8 @@ class IdRule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     columns: list[str] = Field(
-        description="Id columns; several make one key, none where nobody is matched."
+        description="Id columns; several make one key, none where nobody is matched. One may stand "
+        "without brackets."
     )
     strip: bool = Field(default=False, description="Remove blanks around each id.")
     case: Literal["keep", "lower"] = Field(
@@ -42,6 +45,20 @@ class IdRule(BaseModel):
     blanks: Literal["refuse", "drop"] = Field(
         default="refuse", description="'drop' leaves out rows whose id is missing or blank."
     )
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _one(cls, columns: Any) -> Any:
+        return [columns] if isinstance(columns, str) else columns
+
+
+def id_line(columns: Sequence[str], **options: Any) -> str:
+    """A line of a party file that sets options of the id rule, to be copied as it stands."""
+    rule = {"columns": list(columns), **options}
+    text = yaml.safe_dump(
+        {"id": rule}, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
+    )
+    return f"`{text.strip()[1:-1]}`"
 
 
 class IdReport(BaseModel):
@@ -123,7 +140,7 @@ def make_keys(frame: pl.DataFrame, rule: IdRule, *, party: str, file: str | None
             party=party,
             file=file,
             column=where,
-            way_out="Fill them in, or set `blanks: drop` to leave these people out.",
+            way_out=f"Fill them in, or set {_set(rule, blanks='drop')} to leave these people out.",
         )
     table = table.filter(~pl.col("blank"))
     table = table.with_columns(key=_key(names, rule))
@@ -134,8 +151,8 @@ def make_keys(frame: pl.DataFrame, rule: IdRule, *, party: str, file: str | None
             party=party,
             file=file,
             column=where,
-            way_out="Make one row a person, or set `duplicates: first` (keep the first row of "
-            "each) or `duplicates: drop` (keep none of them).",
+            way_out=f"Make one row a person, or set {_set(rule, duplicates='first')} to keep the "
+            "first row of each, or `duplicates: drop` to keep none of them.",
         )
     if duplicates:
         first = rule.duplicates == "first"
@@ -312,14 +329,14 @@ def _notes(
             f"Blanks around {_count(count, 'id')} were removed (`strip: true`)."
             if rule.strip
             else f"Blanks stand around {_count(count, 'id')}, which match only ids with the same "
-            f"blanks; `strip: true` removes them{_would_merge(merged['strip'])}."
+            f"blanks; {_set(rule, strip=True)} removes them{_would_merge(merged['strip'])}."
         )
     if count := found["zeros"]:
         notes.append(
             f"Leading zeros of {_count(count, 'id')} were removed (`zeros: strip`)."
             if rule.zeros == "strip"
             else f"Leading zeros stand in {_count(count, 'id')}, and 00123 does not match 123; if "
-            "a partner's ids have lost theirs, set `zeros: strip` at each party"
+            f"a partner's ids have lost theirs, set {_set(rule, zeros='strip')} at each party"
             f"{_would_merge(merged['zeros'])}."
         )
     if rule.case == "lower" and (count := found["only_upper"] + found["both"]):
@@ -327,7 +344,8 @@ def _notes(
     elif mixed:
         notes.append(
             f"The letter case of {_count(mixed, 'id')} is not that of the others, and Ab does not "
-            f"match ab; `case: lower` at each party ignores it{_would_merge(merged['lower'])}."
+            f"match ab; {_set(rule, case='lower')} at each party ignores it"
+            f"{_would_merge(merged['lower'])}."
         )
     if count := found["decimals"]:
         notes.append(
@@ -335,6 +353,11 @@ def _notes(
             "match 123; write the id column again as integers or text."
         )
     return notes
+
+
+def _set(rule: IdRule, **options: Any) -> str:
+    """The line that sets one more option of a party's own rule."""
+    return id_line(**{**rule.model_dump(exclude_defaults=True), **options})
 
 
 def _count(number: int, noun: str) -> str:

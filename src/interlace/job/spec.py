@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from interlace.boundary import Policy
-from interlace.data.ids import IdRule
+from interlace.data.ids import IdRule, id_line
 from interlace.data.tables import source_name
 from interlace.errors import JobError
 from interlace.files import write_whole
@@ -50,6 +50,18 @@ class PartyFile(BaseModel):
     policy: Policy = Field(
         default_factory=Policy, description="What may leave this party, and through which guards."
     )
+
+    @field_validator("id", mode="before")
+    @classmethod
+    def _rule(cls, id: Any) -> Any:
+        """What is wrong with a rule is told as such, and not as that it is no text and no list."""
+        if isinstance(id, dict):
+            return IdRule.model_validate(id)
+        names = id if isinstance(id, list) else [id]
+        if id is None or isinstance(id, IdRule) or all(isinstance(n, str) for n in names):
+            return id
+        example = id_line(["cust_no"], zeros="strip")
+        raise ValueError(f"a column's name, a list of names, or a rule is due, as in {example}")
 
 
 class MethodChoice(BaseModel):
@@ -179,19 +191,20 @@ def read_job(path: Path) -> Job:
     """
     data = _read_yaml(path)
     parties = data.get("parties")
+    files: dict[str, Path] = {}
     if isinstance(parties, dict):
         for name, entry in parties.items():
             base = path.parent
             if isinstance(entry, str):
-                file = path.parent / entry
-                entry, base = _read_yaml(file), file.parent
+                files[name] = path.parent / entry
+                entry, base = _read_yaml(files[name]), files[name].parent
             if isinstance(entry, dict) and isinstance(entry.get("table"), str):
                 entry = {**entry, "table": _absolute(entry["table"], base)}
             parties[name] = entry
     try:
         return Job.model_validate(data)
     except ValidationError as e:
-        raise JobError(f"{path}: {_readable(e)}") from e
+        raise JobError(_readable(e, path, files)) from e
 
 
 def write_job(job: Job, path: Path) -> None:
@@ -254,13 +267,31 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _readable(error: ValidationError) -> str:
-    """All complaints, one a clause, each with the field's path."""
-    clauses = []
+_ID_OPTIONS = IdRule.model_fields.keys() - PartyFile.model_fields.keys()
+
+
+def _readable(error: ValidationError, job: Path, files: dict[str, Path]) -> str:
+    """All complaints, one a clause, each with the field's path and the file where that changes.
+
+    Args:
+        error: What is wrong.
+        job: The job's file.
+        files: The parties' files, of those that have one of their own.
+    """
+    clauses, last = [], None
     for e in error.errors():
-        where = ".".join(str(p) for p in e["loc"]) or "the file"
+        loc, file = e["loc"], job
+        if len(loc) > 2 and loc[0] == "parties" and loc[1] in files:
+            file, loc = files[str(loc[1])], loc[2:]
+        where = ".".join(str(p) for p in loc) or "the file"
         text = e["msg"].removeprefix("Value error, ")
         if e["type"] == "extra_forbidden":
             text = "there is no such field"
-        clauses.append(f"`{where}`: {text[:1].lower()}{text[1:]}")
+            name = e["loc"][-1]
+            if e["loc"][:1] == ("parties",) and len(e["loc"]) == 3 and name in _ID_OPTIONS:
+                line = id_line(["cust_no"], **{str(name): e["input"]})
+                text = f"`{name}` belongs inside `id:`, as in {line}"
+        start = "" if file == last else f"{file}: "
+        clauses.append(f"{start}`{where}`: {text[:1].lower()}{text[1:]}")
+        last = file
     return "; ".join(clauses)
