@@ -60,8 +60,14 @@ def test_revealing_only_the_common_people(three: Federation) -> None:
 
 
 def test_positions_of_people_a_party_does_not_hold(three: Federation) -> None:
-    with pytest.raises(AlignmentError, match="1 of 3 people are not held by 'eye'"):
+    with pytest.raises(AlignmentError, match=r"1 of 3 people are not held by 'eye'.*WithFallback"):
         three.positions("eye", three.rows)
+
+
+def test_a_view_says_who_it_is(three: Federation) -> None:
+    seen = "Federation(['heart', 'eye', 'skin'], active='heart', {} people)"
+    assert repr(three) == seen.format(3)
+    assert repr(three.shared()) == seen.format(2)
 
 
 def test_a_held_out_person_is_in_one_view_only() -> None:

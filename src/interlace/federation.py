@@ -65,6 +65,10 @@ class Federation:
         self._tag = ""
         self._common = _Common()
 
+    def __repr__(self) -> str:
+        names = [self.active.name, *self.passive]
+        return f"Federation({names}, active={self.active.name!r}, {len(self.rows):,} people)"
+
     @classmethod
     def simulate(
         cls,
@@ -209,8 +213,9 @@ class Federation:
         missing = int((where < 0).sum())
         if missing:
             raise AlignmentError(
-                f"{missing:,} of {len(rows):,} people are not held by '{party}'; "
-                "use `federation.shared()`, or a method that takes people with a missing view"
+                f"{missing:,} of {len(rows):,} people are not held by '{party}'; use "
+                "`federation.shared()`, `WithFallback`, or a method that takes people with a "
+                "missing view"
             )
         return torch.from_numpy(where)
 
