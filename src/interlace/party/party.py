@@ -62,7 +62,8 @@ class Party:
         policy: What may leave this party, and how it is guarded.
         bottom: An own torch module from this party's (n, d) features to (n, e) embeddings, or from
             images (n, c, h, w). d counts the numeric inputs and one code for each category, as
-            ``FeaturePlan.spec.names`` lists them; ``nn.LazyLinear(e)`` finds d itself.
+            ``FeaturePlan.spec.names`` lists them; ``nn.LazyLinear(e)`` finds d itself, except in
+            horizontal averaging.
         folder: Where this party keeps its checkpoints, models and ledger.
         label_needed: Whether a table without the label column is an error; people to be scored
             have no label yet.
