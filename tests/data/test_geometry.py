@@ -107,6 +107,24 @@ def test_a_star_of_parties_is_vertical_and_the_odd_one_is_named() -> None:
     assert "leave a party out" in found.recommendation.reason
 
 
+@pytest.mark.parametrize(
+    ("same", "said"),
+    [
+        (1, " One column seems to be the same quantity at two parties."),
+        (2, " Up to 2 columns seem to be the same quantities at two parties."),
+    ],
+)
+def test_columns_of_one_quantity_are_counted(same: int, said: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 15))
+    one = table(range(300), **{f"a{i}": x[:, i] for i in range(8)})
+    both = {f"b{i}": x[:, i] for i in range(same)}
+    two = table(range(300), **both, **{f"c{i}": x[:, 8 + i] for i in range(7)})
+    found = inspect(bank=one, shop=two)
+    assert found.kind == "vertical"
+    assert found.why.endswith(said)
+
+
 def test_columns_of_one_quantity() -> None:
     rng = np.random.default_rng(0)
     age = rng.integers(18, 90, 300)

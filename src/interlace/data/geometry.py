@@ -447,7 +447,11 @@ def _overall(
             who += f", up to {most} at two"
         why = f"The parties have other columns and partly the same people: {who}."
         if same:
-            why += f" Up to {same} columns of two parties seem to be one quantity."
+            why += (
+                " One column seems to be the same quantity at two parties."
+                if same == 1
+                else f" Up to {same} columns seem to be the same quantities at two parties."
+            )
         return "vertical", why + end
     if len(related) > 1:
         why = "Some parties share columns, others share people."
