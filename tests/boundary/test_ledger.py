@@ -123,6 +123,8 @@ def test_an_earlier_head_still_holds_after_the_ledger_grew(file: Path) -> None:
     fill(ledger, 3)
     assert ledger.verify(head) is None
     assert ledger.head != head
+    assert (ledger.rows_since(head), ledger.rows_since(ledger.head)) == (3, 0)
+    assert ledger.rows_since("f" * 32) == 8
     assert ledger.verify("f" * 32) == 9
     assert Ledger().verify() is None
     assert Ledger().head == GENESIS

@@ -174,6 +174,22 @@ def test_labels_and_columns_are_said_to_stay_only_when_they_do(
     assert claim not in written(insurance, tmp_path)
 
 
+def test_the_page_says_what_a_newcomer_asks(insurance: Results, tmp_path: Path) -> None:
+    insurance.trained_on = 2400
+    insurance.parties[0].column_notes = ["<b> & `strip: true` removes them"]
+    text = written(insurance, tmp_path)
+    assert '<pre id="verify" tabindex="0">interlace report RUN --verify</pre>' in text
+    assert "<li>&lt;b&gt; &amp; <code>strip: true</code> removes them</li>" in text
+    assert "( 600 shared people have no label)" in Page(text).text
+    needs = "Missing views filled in needs every party’s table in one place."
+    assert needs in text
+    insurance.models = [m for m in insurance.models if m.name != "mean_imputation"]
+    insurance.trained_on = 2999
+    text = Page(written(insurance, tmp_path)).text
+    assert needs not in text
+    assert "( 1 shared person has no label)" in text
+
+
 def test_a_report_is_replaced_whole(insurance: Results, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "report.html"
     first = write_report(insurance, path)

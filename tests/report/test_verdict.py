@@ -6,7 +6,8 @@ import pytest
 
 from interlace.assess import Interval
 from interlace.job.results import FitResult, ModelResult, Results
-from interlace.report.verdict import better, judge
+from interlace.methods.catalogue import CATALOGUE
+from interlace.report.verdict import better, judge, unlabelled
 
 Seeds = dict[str, list[float]]
 ROLES = {"split": "method", "pooled": "upper bound"}
@@ -48,16 +49,41 @@ def test_a_gain(insurance: Results) -> None:
 
 def test_an_upper_bound_that_is_none(insurance: Results) -> None:
     values = {"split": [0.76, 0.77], "active_alone": [0.71, 0.72], "pooled": [0.75, 0.74]}
-    assert "it would be 0.745, no better." in judge(told(insurance, values)).details[1]
+    said = judge(told(insurance, values)).details[1]
+    assert said == "All tables in one place (Pooled, the reference) reach 0.745, no better."
 
 
-def test_no_gain_beyond_the_interval(insurance: Results) -> None:
+def test_no_clear_gain(insurance: Results) -> None:
     verdict = judge(
         told(insurance, {"split": [0.76, 0.70, 0.74], "active_alone": [0.71, 0.72, 0.73]})
     )
     assert verdict.outcome == "none"
-    assert verdict.headline == "Federation brought no gain beyond the interval."
+    assert verdict.headline == (
+        "Federation brought no clear gain: the interval over 3 seeds includes zero."
+    )
+    assert verdict.details[0].endswith("More seeds would narrow the interval.")
     assert "0.733 federated and 0.720 alone: +0.013" in verdict.details[0]
+
+
+def test_more_seeds_do_not_part_equal_models(insurance: Results) -> None:
+    verdict = judge(told(insurance, {"split": [0.7, 0.8], "active_alone": [0.7, 0.8]}))
+    assert verdict.outcome == "none"
+    assert "More seeds" not in verdict.details[0]
+
+
+def test_shared_people_without_a_label_are_counted_where_the_counts_tell(
+    insurance: Results,
+) -> None:
+    assert unlabelled(insurance) == 0
+    insurance.trained_on = 2400
+    assert unlabelled(insurance) == 600
+    partial = next(n for n, e in CATALOGUE.items() if getattr(e.make, "partial", False))
+    insurance.models[0].name = partial
+    assert unlabelled(insurance) == 600  # of two parties, some is all
+    insurance.parties.append(insurance.parties[1])
+    assert unlabelled(insurance) == 0
+    insurance.models[0].name, insurance.geometry = "split", "horizontal"
+    assert unlabelled(insurance) == 0
 
 
 def test_a_loss(insurance: Results) -> None:

@@ -51,7 +51,15 @@ def test_durations(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("values", "decimals"),
-    [([0.71, 0.9], 3), ([0.04], 4), ([5.97, 4.1], 2), ([2392.1], 0), ([0.0], 3), ([1e-9], 6)],
+    [
+        ([0.71, 0.9], 3),
+        ([0.04], 4),
+        ([5.97, 4.1], 2),
+        ([2392.1], 0),
+        ([0.0], 3),
+        ([0.995, 1.0], 3),
+        ([1e-9], 6),
+    ],
 )
 def test_three_digits_of_the_largest(values: list[float], decimals: int) -> None:
     assert words.decimals_for(values) == decimals

@@ -252,6 +252,16 @@ class Ledger:
             due.discard(found)
         return expected + 1 if due else None
 
+    def rows_since(self, head: str) -> int:
+        """How many rows follow the one whose hash is ``head``; all, where it is not there."""
+        self.flush()
+        row = self._db.execute(
+            "SELECT count(*) FROM ledger "
+            "WHERE row > coalesce((SELECT max(row) FROM ledger WHERE hash = ?), 0)",
+            (head,),
+        ).fetchone()
+        return int(row[0])
+
     def close(self) -> None:
         """Write what waits and close the file."""
         self.flush()

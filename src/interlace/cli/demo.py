@@ -31,7 +31,7 @@ def demo(
         typer.Option(help="The folder.", show_default="interlace-demo/ and the case's name"),
     ] = None,
 ) -> None:
-    """Try interlace on real data that are already here, in about a minute.
+    """Try interlace on real data that are already here, in a minute or two.
 
         interlace demo
 

@@ -21,7 +21,7 @@ def show_outcome(results: Results, folder: Path) -> None:
     """Print what federation bought, what passed between the parties, and where the report lies."""
     from interlace.assess import MEASURES
     from interlace.report import words
-    from interlace.report.verdict import judge, to_show
+    from interlace.report.verdict import judge, to_show, unlabelled
 
     verdict = judge(results)
     show("", Text(verdict.headline, style=f"bold {_COLOURS[verdict.outcome]}"))
@@ -38,6 +38,9 @@ def show_outcome(results: Results, folder: Path) -> None:
     for model in results.models:
         if model.skipped:
             show(Text(f"{model.title}: left out, since {model.skipped}.", style="dim"))
+    if people := unlabelled(results):
+        have = words.plural(people, "shared person has", "shared people have")
+        show(Text.assemble(("! ", "bold yellow"), f"{have} no label."))
     for note in (note for party in results.parties for note in party.column_notes):
         show(Text.assemble(("! ", "bold yellow"), note))
     kinds: dict[str, int] = {}

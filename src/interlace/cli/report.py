@@ -37,8 +37,9 @@ def report(
 
     What comes out: `report.html` in the run folder, made from `results.json`. With `--transcript`,
     what passed between the active party and its partners, in order of first appearance, with
-    counts and bytes. With `--verify`, whether every row of every ledger is as it was written; the
-    exit code is 1 if one is not.
+    counts and bytes. With `--verify`, whether every row of every ledger is as it was written and
+    the head that the report holds is among them; the exit code is 1 if not. Rows that `predict`
+    added since are counted.
     """
     from interlace.job.results import Results
 
@@ -101,6 +102,7 @@ def _form(flow: Summary) -> str:
 
 def _verify(run: Path, results: Results) -> bool:
     from interlace.boundary import Ledger
+    from interlace.report.words import plural
 
     good = True
     for party in results.parties:
@@ -112,8 +114,12 @@ def _verify(run: Path, results: Results) -> bool:
         ledger = Ledger(path)
         wrong = ledger.verify(party.ledger_head or None)
         if wrong is None:
-            rows = sum(1 for _ in ledger.entries())
-            show(Text.assemble(("intact   ", "bold green"), f"{party.name}: {rows:,} rows"))
+            text = f"{party.name}: {plural(sum(1 for _ in ledger.entries()), 'row')}"
+            since = ledger.rows_since(party.ledger_head) if party.ledger_head else 0
+            if since:
+                were = "row was" if since == 1 else "rows were"
+                text += f"; {since:,} {were} written since the report"
+            show(Text.assemble(("intact   ", "bold green"), text))
         else:
             text = f"{party.name}: row {wrong:,} of {path} is not as it was written"
             say(Text.assemble(("changed  ", "bold red"), text))

@@ -269,7 +269,7 @@ CATALOGUE: dict[str, Entry] = {
         "Missing views filled in",
         "baseline",
         "All labelled people of the active party; missing columns are filled with their mean or "
-        "most frequent value. Reads every table.",
+        "most frequent value. Needs every table in one place.",
     ),
     "pooled": Entry(
         Pooled,

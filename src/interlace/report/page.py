@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from interlace.job.results import Flow, ModelResult, PartyResult, Results
 from interlace.report import words
 from interlace.report.bought import curves, dots, learning, looks, metric_rows
 from interlace.report.conversation import EXPLAINED, conversation
 from interlace.report.horizontal import by_party, drift
-from interlace.report.verdict import judge, to_show, who_alone
+from interlace.report.verdict import judge, to_show, unlabelled, who_alone
 
 
 def write_report(results: Results, path: Path) -> Path:
@@ -54,10 +55,16 @@ def _environment() -> Environment:
         size=words.size,
         duration=words.duration,
         percent=words.percent,
+        coded=_coded,
         listed=words.listed,
         plural=words.plural,
     )
     return env
+
+
+def _coded(text: str) -> Markup:
+    """What stands between backticks as code; the text itself is escaped."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _render(results: Results) -> str:
@@ -69,6 +76,7 @@ def _render(results: Results) -> str:
     return env.get_template("page.html").render(
         r=results,
         verdict=judge(results),
+        unlabelled=unlabelled(results),
         active=next(p for p in results.parties if p.active),
         bands=_bands(results),
         looks=look,

@@ -7,6 +7,7 @@ from typing import Literal
 
 from interlace.assess import MEASURES, Interval, Measure, interval, main_measures, paired
 from interlace.job.results import ModelResult, Results
+from interlace.methods.catalogue import entry
 from interlace.report.words import decimal, decimals_for, plural, span
 
 ALONE = ("active_alone", "clients_alone")  # the models that federation is measured against
@@ -31,6 +32,16 @@ def who_alone(results: Results) -> str:
     if results.geometry == "horizontal":
         return "each party"
     return next(p.name for p in results.parties if p.active)
+
+
+def unlabelled(results: Results) -> int:
+    """How many of those whom all parties hold have no label, as far as the counts tell."""
+    method = next((m for m in results.models if m.role == "method"), None)
+    if method is None or results.geometry == "horizontal":
+        return 0
+    if len(results.parties) > 2 and entry(method.name).make.partial:
+        return 0  # it also learns from people whom only some hold
+    return max(0, results.shared_by_all - results.trained_on - results.tested_on)
 
 
 def to_show(results: Results) -> list[str]:
@@ -125,8 +136,10 @@ def judge(results: Results) -> Verdict:
         headline = f"Federation did worse than {active} alone."
         details = [f"{measure.title} is {after} federated and {before} alone: {sure}."]
     elif outcome == "none":
-        headline = "Federation brought no gain beyond the interval."
+        headline = f"Federation brought no clear gain: the interval over {seeds} includes zero."
         details = [f"{measure.title} is {after} federated and {before} alone: {sure}."]
+        if abs(difference.mean) >= 1e-9:  # as in `better`: else both models are the same
+            details[0] += " More seeds would narrow the interval."
     else:
         headline = f"{measure.title} is {after} federated and {before} alone, in a single seed."
         details = [
@@ -148,7 +161,10 @@ def _others(results: Results, method: ModelResult, metric: str, decimals: int) -
             more = difference and (difference.mean > 0) == MEASURES[metric].higher_is_better
             said.append(
                 f"With all tables in one place ({model.title}, the upper bound) it would be "
-                f"{value}{'' if more else ', no better'}."
+                f"{value}."
+                if more
+                else f"All tables in one place ({model.title}, the reference) reach {value}, no "
+                "better."
             )
         elif model.name not in ALONE:
             difference = gain(model, method, metric)

@@ -11,9 +11,12 @@ MINUS = "−"
 
 
 def decimals_for(values: Iterable[float]) -> int:
-    """How many decimals show three digits of the largest of some numbers, and at most six."""
+    """How many decimals show three digits of the largest of some numbers, and at most six.
+
+    Three where the largest is 1, so that a share of 0.995 beside it is not 1.00.
+    """
     largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
-    if largest == 0:
+    if largest == 0 or math.isclose(largest, 1):
         return 3
     return min(6, max(0, 2 - math.floor(math.log10(largest))))
 
