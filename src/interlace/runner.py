@@ -17,6 +17,7 @@ import fcntl
 import math
 import os
 import platform
+import re
 import shutil
 import time
 import warnings
@@ -537,7 +538,14 @@ def _column_notes(party: Party, method: Method, tag: str) -> list[str]:
     plan = getattr(bottom, "plan", None)
     if not isinstance(plan, FeaturePlan):
         return []
-    return [f"{column.name}: {column.note}" for column in plan.report if column.note]
+    alike: dict[str, list[str]] = {}
+    for column in plan.report:
+        if column.note:
+            alike.setdefault(re.sub(r"^\d+ ", "few ", column.note), []).append(column.name)
+    return [
+        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {note}"
+        for note, names in alike.items()
+    ]
 
 
 def _keep_tables(parties: list[Party], *, resumed: bool) -> None:
