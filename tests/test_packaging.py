@@ -32,6 +32,8 @@ EXTRAS = {
     for name in _names(requirements)
 }
 
+ABSENT = {"heu": ["sf-heu"]}  # no wheels for some Pythons, so the environment may lack it
+
 
 def _imports(tree: ast.AST, *, lazy: bool = False) -> Iterator[tuple[str, bool]]:
     """Top-level packages imported at run time, and whether only when a function is called."""
@@ -48,7 +50,7 @@ def _imports(tree: ast.AST, *, lazy: bool = False) -> Iterator[tuple[str, bool]]
 
 def _third_party() -> set[tuple[str, bool]]:
     """Distributions that the package imports."""
-    owners = packages_distributions()
+    owners = {**ABSENT, **packages_distributions()}
     found = set()
     for file in (ROOT / "src").rglob("*.py"):
         for module, lazy in _imports(ast.parse(file.read_text())):
