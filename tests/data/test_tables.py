@@ -74,7 +74,7 @@ def test_a_column_is_inferred_over_the_whole_file(tmp_path: Path) -> None:
 def test_a_csv_with_semicolons(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('\ufeffid;"a;b"\n01;2,5\n', encoding="utf-8")
-    assert read(path, ids=["id"]).to_dict(as_series=False) == {"id": ["01"], "a;b": ["2,5"]}
+    assert read(path, ids=["id"]).to_dict(as_series=False) == {"id": ["01"], "a;b": [2.5]}
 
 
 def test_arrays() -> None:
@@ -183,3 +183,14 @@ def test_a_part_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert "interlace[sql]" in str(refused("sql:SELECT 1"))
+
+
+def test_decimal_commas_where_fields_are_separated_by_semicolons(tmp_path: Path) -> None:
+    file = tmp_path / "de.csv"
+    file.write_text("id;betrag;code;text;leer\n1,5;0,5;7;1,5 kg;\n2;-12;8;x;\n3;;9;y;\n")
+    frame = read_table(file, party="p", ids=["id"])
+    assert frame["betrag"].to_list() == [0.5, -12.0, None]
+    assert frame["id"].to_list() == ["1,5", "2", "3"]
+    assert frame["code"].dtype == pl.Int64
+    assert frame["text"].to_list() == ["1,5 kg", "x", "y"]
+    assert frame["leer"].null_count() == 3

@@ -282,12 +282,25 @@ def _read_text(path: Path, party: str, file: str, ids: Sequence[str]) -> pl.Data
         text.seek(0)
         header = next(csv.reader(text, delimiter=separator), [])
     _refuse_repeated(header, party, file)
-    return pl.read_csv(
+    frame = pl.read_csv(
         path,
         separator=separator,
         infer_schema_length=None,
         schema_overrides={name: pl.String for name in ids if name in header},
     )
+    return frame if separator == "," else _decimal_commas(frame, ids)
+
+
+def _decimal_commas(frame: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
+    """Where fields are not separated by commas, ``0,5`` is a number as much of Europe writes it."""
+    numbers = []
+    for series in frame:
+        if series.dtype != pl.String or series.name in ids:
+            continue
+        known = series.drop_nulls()
+        if known.str.contains(r"^[+-]?\d+(,\d+)?$").all() and known.str.contains(",").any():
+            numbers.append(series.str.replace(",", ".", literal=True).cast(pl.Float64))
+    return frame.with_columns(numbers)
 
 
 def _diagnose(path: Path, name: str, error: Exception) -> str:
