@@ -10,6 +10,7 @@ import typer
 
 from interlace.cli.console import say
 from interlace.errors import JobError
+from interlace.files import write_whole
 
 
 def predict(
@@ -56,13 +57,7 @@ def predict(
     scores = score(run, tables)
     content = io.BytesIO()
     scores.write_csv(content) if out.suffix == ".csv" else scores.write_parquet(content)
-    fresh = out.with_name(f".{out.name}.new")
-    try:
-        fresh.write_bytes(content.getbuffer())
-        fresh.replace(out)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+    write_whole(out, content.getvalue())
     used = dict(scores["model"].value_counts().iter_rows())
     say(f"{out}: {scores.height:,} people")
     for model, meaning in _MODELS.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from interlace.files import write_whole
 from interlace.job.results import Flow, ModelResult, PartyResult, Results
 from interlace.report import words
 from interlace.report.bought import curves, dots, learning, looks, metric_rows
@@ -35,9 +35,7 @@ def write_report(results: Results, path: Path) -> Path:
         The path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(_render(results), encoding="utf-8")
-    os.replace(fresh, path)
+    write_whole(path, _render(results).encode())
     return path
 
 
