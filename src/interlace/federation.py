@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,16 +20,19 @@ from interlace.data.labels import LabelPlan, is_known
 from interlace.engines import InProcess
 from interlace.errors import AlignmentError, DataError, InterlaceError, JobError
 from interlace.party import (
+    RUN,
     Engine,
     Party,
     PassiveSide,
     Peer,
+    RunSide,
     State,
     read_state,
     write_state,
 )
 
 Rows = NDArray[np.int64]
+R = TypeVar("R")
 
 
 @dataclass
@@ -50,11 +53,28 @@ class Federation:
     ``held_out`` are people that no model fitted on this view may learn from, not even through the
     scaling of a column. :meth:`split` and :meth:`shared` return further views of the same parties.
 
-    Make one with :meth:`simulate`.
+    Make one with :meth:`simulate`; on real sites the driver makes it of itself, its partners' names
+    and the engine that reaches them.
+
+    Args:
+        active: The party that drives.
+        passive: Its partners' names.
+        engine: What carries the messages.
+        seed: Seeds all that the parties draw together, such as the order of batches.
+        protocol: How people are matched: ``dh``, ``kkrt``, or by the tables' size.
+        reveal: ``pairs``: the active party learns whom it shares with each party.
+            ``common``: only whom all parties share.
     """
 
     def __init__(
-        self, active: Party, passive: Sequence[str], engine: Engine, *, seed: int = 0
+        self,
+        active: Party,
+        passive: Sequence[str],
+        engine: Engine,
+        *,
+        seed: int = 0,
+        protocol: Literal["auto", "dh", "kkrt"] = "auto",
+        reveal: Literal["pairs", "common"] = "pairs",
     ) -> None:
         self.active = active
         self.passive = tuple(passive)
@@ -63,7 +83,7 @@ class Federation:
         self.rows: Rows = np.arange(len(active), dtype=np.int64)
         self.held_out: Rows = np.empty(0, dtype=np.int64)
         self._tag = ""
-        self._common = _Common()
+        self._common = _Common(protocol, reveal)
 
     def __repr__(self) -> str:
         names = [self.active.name, *self.passive]
@@ -118,15 +138,37 @@ class Federation:
             if folder is not None:
                 party.folder = Path(folder) / "parties" / party.name
             ledger = Ledger(party.folder / "ledger.sqlite" if party.folder else None)
-            party.record_in(ledger, seed=seed * 1009 + i)
-        federation = cls(
+            party.record_in(ledger, seed=None)
+            party.train_anew(seed, otherwise=seed * 1009 + i)
+        return cls(
             by_name[active],
             [n for n in names if n != active],
             InProcess(parties, wire=wire),
             seed=seed,
+            protocol=protocol,
+            reveal=reveal,
         )
-        federation._common = _Common(protocol, reveal)
-        return federation
+
+    # -- the run as a whole --------------------------------------------------------------------
+
+    def tell(
+        self, operation: Callable[[RunSide, dict[str, Any]], R], about: dict[str, Any]
+    ) -> dict[str, R]:
+        """Have every partner carry out an operation about the run itself (:class:`RunSide`).
+
+        In one process nobody need be told over the boundary, so no ledger notes it.
+
+        Returns:
+            The partners' answers, by their names.
+        """
+        if isinstance(self.engine, InProcess):
+            sides = {n: RunSide(self.engine.parties[n], self.active.name) for n in self.passive}
+            return {name: operation(side, about) for name, side in sides.items()}
+        if RUN not in self._common.opened:
+            self._common.opened.add(RUN)
+            for name in self.passive:
+                self.engine.open(RUN, RunSide, name, self.active.name)
+        return {name: peer.ask(operation, about) for name, peer in self.peers(RUN).items()}
 
     # -- who is shared ------------------------------------------------------------------------
 
@@ -153,45 +195,32 @@ class Federation:
         return self._common.alignment
 
     def _keep_alignment(self, alignment: Alignment) -> None:
-        """Every party of a simulation keeps its own side of the matching in its own folder."""
-        if not isinstance(self.engine, InProcess) or self.active.folder is None:
+        """Every party keeps its own side of the matching in its own folder."""
+        if self.active.folder is None:
             return
-        run = secrets.token_hex(8)
-        me = self.active.name
-        for name in self.passive:
-            party = self.engine.parties[name]
-            state = State({"rows": torch.from_numpy(party.shared_with(me))}, {"run": run})
-            write_state(party.path("alignment", party.people), state)
+        name = secrets.token_hex(8)
+        self.tell(RunSide.keep_matching, {"name": name})
         pairs = {name: torch.from_numpy(rows) for name, rows in alignment.pairs.items()}
-        meta = {"run": run, "report": alignment.report.model_dump(mode="json")}
+        meta = {"run": name, "report": alignment.report.model_dump(mode="json")}
         write_state(self.active.path("alignment", self.active.people), State(pairs, meta))
 
     def _kept_alignment(self) -> Alignment | None:
         """The matching of exactly these tables, if all parties kept it."""
-        if not isinstance(self.engine, InProcess) or self.active.folder is None:
+        if self.active.folder is None:
             return None
         try:
             mine = read_state(self.active.path("alignment", self.active.people))
-            theirs = {
-                n: read_state(p.path("alignment", p.people))
-                for n, p in self.engine.parties.items()
-                if n in self.passive
-            }
         except InterlaceError:
             return None
         report = AlignmentReport.model_validate(mine.meta["report"])
-        runs = {mine.meta["run"], *(state.meta["run"] for state in theirs.values())}
         protocols = set(report.protocols.values())
         # With one partner there is only one pair to reveal, whatever the job asks for.
         reveal = self._common.reveal if len(self.passive) > 1 else report.reveal
-        if (
-            len(runs) > 1
-            or report.reveal != reveal
-            or self._common.protocol not in ("auto", *protocols)
-        ):
+        if report.reveal != reveal or self._common.protocol not in ("auto", *protocols):
             return None
-        for name, state in theirs.items():
-            self.engine.parties[name].aligned[self.active.name] = state.tensors["rows"].numpy()
+        kept = self.tell(RunSide.kept_matching, {}).values()
+        if {mine.meta["run"]} != {answer["name"] for answer in kept}:
+            return None
         pairs = {name: mine.tensors[name].numpy() for name in self.passive}
         return Alignment.of(pairs, len(self.active), report)
 
@@ -334,7 +363,10 @@ class Federation:
         other.seed, other._tag = seed, tag
         if isinstance(self.engine, InProcess):
             for i, party in enumerate(self.engine.parties.values()):
-                party.record_in(party.boundary.ledger, seed=seed * 1009 + i)
+                party.train_anew(seed, otherwise=seed * 1009 + i)
+        else:
+            self.active.train_anew(seed)
+            self.tell(RunSide.train, {"seed": seed})
         return other
 
     # -- labels, which only the active party has ------------------------------------------------

@@ -47,6 +47,12 @@ class PartyFile(BaseModel):
     categories: list[str] = Field(
         default_factory=list, description="Columns whose numbers are codes of categories."
     )
+    secret: int | None = Field(
+        default=None,
+        ge=0,
+        description="Repeats what this party draws: its networks' first weights, its guards' "
+        "noise. Nobody else may know it. By default drawn anew, and kept in the run's folder.",
+    )
     policy: Policy = Field(
         default_factory=Policy, description="What may leave this party, and through which guards."
     )
@@ -132,6 +138,12 @@ class Job(BaseModel):
         description="Share of the shared, labelled people held out; in a horizontal federation of "
         "each party's.",
     )
+    truth: str | None = Field(
+        default=None,
+        description="For a simulation: a table with the active party's id and label columns, of "
+        "anybody whose label the active party does not have. Nobody learns from it; it tells how "
+        "right a method is that gives such people a label.",
+    )
     align: Matching = Field(default_factory=Matching, description="How people are matched.")
     wire: bool = Field(
         default=False, description="Encode every message as real sites would (slower, same result)."
@@ -201,6 +213,8 @@ def read_job(path: Path) -> Job:
             if isinstance(entry, dict) and isinstance(entry.get("table"), str):
                 entry = {**entry, "table": _absolute(entry["table"], base)}
             parties[name] = entry
+    if isinstance(data.get("truth"), str):
+        data["truth"] = _absolute(data["truth"], path.parent)
     try:
         return Job.model_validate(data)
     except ValidationError as e:
@@ -213,18 +227,19 @@ def write_job(job: Job, path: Path) -> None:
     It is written whole or not at all.
     """
     data = job.model_dump(mode="json", exclude_defaults=True)
-    for entry in data["parties"].values():
-        table = Path(entry.get("table", ""))
-        if table.is_absolute() and table.is_relative_to(path.parent.resolve()):
-            entry["table"] = str(table.relative_to(path.parent.resolve()))
+    base = path.parent.resolve()
+    for entry, field in _named_tables(data):
+        if (table := Path(entry[field])).is_absolute() and table.is_relative_to(base):
+            entry[field] = str(table.relative_to(base))
     write_whole(path, _yaml(data).encode())
 
 
 def shown(job: Job) -> str:
     """The job as YAML for a page that others may see: tables by their file's name alone,
-    queries not at all."""
+    queries and secrets not at all."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     for entry in data["parties"].values():
+        entry.pop("secret", None)
         if "table" in entry:
             entry["table"] = Path(source_name(entry["table"]) or "").name
     return _yaml(data)
@@ -240,7 +255,8 @@ def located(job: Job, base: Path) -> Job:
         name: file.model_copy(update={"table": file.table and _absolute(file.table, base)})
         for name, file in job.parties.items()
     }
-    return job.model_copy(update={"parties": parties})
+    truth = job.truth and _absolute(job.truth, base)
+    return job.model_copy(update={"parties": parties, "truth": truth})
 
 
 def _absolute(table: str, base: Path) -> str:

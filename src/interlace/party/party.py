@@ -26,6 +26,7 @@ from interlace.errors import (
     PartyFailed,
     Refused,
 )
+from interlace.models import seed_for
 from interlace.party.operation import PassiveSide
 
 Task = Literal["auto", "binary", "multiclass", "multilabel", "regression"]
@@ -65,6 +66,9 @@ class Party:
             ``FeaturePlan.spec.names`` lists them; ``nn.LazyLinear(e)`` finds d itself, except in
             horizontal averaging.
         folder: Where this party keeps its checkpoints, models and ledger.
+        secret: Makes what this party draws repeatable: the weights that its networks start from
+            and the noise of its guards, with a job's seeds. Whoever knows it can read columns out
+            of embeddings, so it stays with the party. ``None``: drawn anew by the operating system.
         label_needed: Whether a table without the label column is an error; people to be scored
             have no label yet.
 
@@ -86,6 +90,7 @@ class Party:
         policy: Policy | None = None,
         bottom: torch.nn.Module | None = None,
         folder: Path | None = None,
+        secret: int | None = None,
         label_needed: bool = True,
     ) -> None:
         check_name(name)
@@ -107,6 +112,8 @@ class Party:
         self.policy = policy or Policy()
         self.bottom = bottom
         self.folder = folder
+        self.own_secret = secret
+        self.progress = ("", 0.0)  # what its driver said last
         self.aligned: dict[str, NDArray[np.int64]] = {}
         self.sides: dict[str, PassiveSide] = {}
         self.record_in(Ledger(), seed=None)
@@ -230,6 +237,18 @@ class Party:
         """
         self.boundary = Boundary(self.name, self.policy, ledger, seed)
         self.secret = secrets.randbits(63) if seed is None else seed
+
+    def train_anew(self, seed: int, otherwise: int | None = None) -> None:
+        """Begin a training: the guards' accounts start from nought.
+
+        Args:
+            seed: The training's; what this party draws follows from it and its own secret.
+            otherwise: What all that follows from if this party has no secret of its own;
+                ``None`` takes it from the operating system.
+        """
+        if self.own_secret is not None:
+            otherwise = seed_for(self.own_secret, "training", seed)
+        self.record_in(self.boundary.ledger, otherwise)
 
     def with_table(self, table: Any) -> Party:
         """The same organisation with other people: same rules, same models, another table."""
