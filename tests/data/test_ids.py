@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.data.ids import IdRule, Keys, make_keys
+from interlace.data.ids import IdRule, Keys, keys_of, make_keys
 from interlace.errors import DataError
 
 TEXT = st.text(alphabet="aA0 1:é\t2", max_size=5)
@@ -32,6 +32,14 @@ def test_integers_and_the_text_that_spells_them_are_one_key() -> None:
     assert keys(pl.Series(["7", "-12", "123"], dtype=pl.Categorical)).values == as_text
     assert keys([date(2020, 1, 2)]).values == keys(["2020-01-02"]).values
     assert keys([2**64 - 1]).values == [b"18446744073709551615"]
+
+
+def test_single_ids_have_the_keys_that_a_table_of_them_has() -> None:
+    frame = pl.DataFrame({"land": ["a ", "B", "a "], "number": [7, 12, 7]})
+    rule = IdRule(columns=["land", "number"], strip=True, case="lower", duplicates="first")
+    found = keys_of(frame, rule, party="bank")
+    assert found == [b"1:a1:7", b"1:b2:12", b"1:a1:7"]
+    assert found[:2] == make_keys(frame, rule, party="bank").values
 
 
 def test_gaps_turn_integers_into_floats_and_still_match() -> None:

@@ -119,15 +119,8 @@ def make_keys(frame: pl.DataFrame, rule: IdRule, *, party: str, file: str | None
         DataError: an id column is not there or has a type that cannot name people (fractions,
             lists, bytes); blank or duplicate ids that the rule refuses; no row is left.
     """
-    for name in rule.columns:
-        if name not in frame.columns:
-            raise missing_column(name, frame.columns, party=party, file=file, is_id=True)
-    # Renamed, so that no id column can be taken for one of ours below.
-    names = [f"id{i}" for i in range(len(rule.columns))]
-    texts = [
-        _as_text(frame[column], party, file).alias(name)
-        for column, name in zip(rule.columns, names, strict=True)
-    ]
+    texts = _texts(frame, rule, party, file)
+    names = [t.name for t in texts]
     where = ", ".join(rule.columns)
     blank = pl.any_horizontal(_cleaned(pl.col(t.name), strip=True).eq("") for t in texts)
     table = pl.DataFrame(texts).select(
@@ -172,6 +165,28 @@ def make_keys(frame: pl.DataFrame, rule: IdRule, *, party: str, file: str | None
     report = _report(frame.height, blanks, duplicates, table, kept, names, rule)
     values = kept["key"].cast(pl.Binary).to_list()
     return Keys(values, kept["row"].to_numpy().astype(np.int64), report)
+
+
+def keys_of(frame: pl.DataFrame, rule: IdRule, *, party: str) -> list[bytes]:
+    """The key of each row's id as :func:`make_keys` makes it, blank and repeated ones too.
+
+    Raises:
+        DataError: an id column is not there or has a type that cannot name people.
+    """
+    texts = _texts(frame, rule, party, None)
+    keys = pl.DataFrame(texts).select(_key([t.name for t in texts], rule)).to_series()
+    return keys.cast(pl.Binary).to_list()
+
+
+def _texts(frame: pl.DataFrame, rule: IdRule, party: str, file: str | None) -> list[pl.Series]:
+    """The id columns as text, renamed so that none can be taken for one of ours."""
+    for name in rule.columns:
+        if name not in frame.columns:
+            raise missing_column(name, frame.columns, party=party, file=file, is_id=True)
+    return [
+        _as_text(frame[column], party, file).alias(f"id{i}")
+        for i, column in enumerate(rule.columns)
+    ]
 
 
 def _as_text(series: pl.Series, party: str, file: str | None) -> pl.Series:
