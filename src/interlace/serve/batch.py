@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from interlace.engines import InProcess
 from interlace.errors import DataError, JobError, NobodyShared
 from interlace.federation import Federation, Rows
 from interlace.job.results import Results
@@ -18,6 +20,8 @@ from interlace.methods.catalogue import build_method, entry, is_horizontal
 from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.party import Party
 from interlace.runner import compared, make_party
+
+ALONE = "active_alone"  # scores the people whom no partner holds
 
 
 def predict(
@@ -43,60 +47,123 @@ def predict(
         JobError: the folder holds no trained model, or a party's table is not given.
         DataError: a table lacks a column that the models read.
     """
-    folder = Path(run)
-    if not (folder / "results.json").exists():
-        raise JobError(f"{folder} holds no results; train first with `interlace run`")
-    job, results = read_job(folder / "job.yaml"), Results.read(folder / "results.json")
-    seed = results.seeds[0] if seed is None else seed
-    trained = {m.name for m in results.models for f in m.fits if f.seed == seed}
-    if job.method.name not in trained:
-        raise JobError(f"{folder} holds no trained model of seed {seed}; finish it by --resume")
-    for name in tables:
-        if name not in job.parties:
-            raise JobError(f"there is no party '{name}' in this run: {', '.join(job.parties)}")
+    trained = Trained.read(run, seed)
+    trained.check(tables)
+    job = trained.job
     if is_horizontal(job.method.name):
-        return _at_each_party(job, tables, folder, seed)
-    parties = []
-    for name, file in job.parties.items():
-        if name not in tables:
-            raise JobError(f"give party '{name}' a table of the people to score: {name}=PATH")
-        new = file.model_copy(update={"table": str(tables[name])})
-        parties.append(make_party(name, new, label_needed=False))
-    active = next(p.name for p in results.parties if p.active)
-    federation = Federation.simulate(
-        parties,
-        active=active,
-        wire=job.wire,
-        seed=seed,
-        folder=folder,
-        protocol=job.align.protocol,
-        reveal=job.align.reveal,
-    )
-    for party in parties:  # under the run's seed, the noise of its training would come again
-        party.record_in(party.boundary.ledger, seed=None)
-    try:
-        shared = federation.shared(partial=entry(job.method.name).make.partial).rows
-    except NobodyShared:
-        shared = np.empty(0, dtype=np.int64)  # nobody is held by the partners: all scored alone
+        return _at_each_party(job, tables, trained.folder, trained.seed)
+    federation = trained.simulate(tables)
+    shared = trained.shared(federation)
     alone = np.setdiff1d(federation.rows, shared)
-    settings = {c.name: c.settings for c in (job.method, *compared(job))}
     parts, order = [], []
     for name, source, rows in (
         (job.method.name, "joint", shared),
-        ("active_alone", "alone", alone),
+        (ALONE, "alone", alone),
     ):
         if not len(rows):
             continue
         order.append(rows)
-        if name in trained:
-            method = build_method(name, settings[name]).load(f"{name}-{seed}", federation)
+        if name in trained.models:
+            method = trained.model(name, federation)
             parts.append(_scores(method, federation.view(rows), source))
         else:
             parts.append(_unscored(federation.view(rows)))
     table = pl.concat(parts, how="diagonal_relaxed")[np.argsort(np.concatenate(order))]
+    flush_ledgers(federation)
+    return table.select(*(c for c in table.columns if c != "model"), "model")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training of a finished run: its job, and which models the run's folder keeps of it."""
+
+    folder: Path
+    job: Job
+    active: str
+    seed: int
+    models: frozenset[str]
+
+    @classmethod
+    def read(cls, run: str | Path, seed: int | None = None) -> Trained:
+        """Look into a run folder.
+
+        Args:
+            run: The folder.
+            seed: Of which training; by default the first seed's.
+
+        Raises:
+            JobError: the folder holds no trained model of the job's method.
+        """
+        folder = Path(run)
+        if not (folder / "results.json").exists():
+            raise JobError(f"{folder} holds no results; train first with `interlace run`")
+        job, results = read_job(folder / "job.yaml"), Results.read(folder / "results.json")
+        seed = results.seeds[0] if seed is None else seed
+        models = {m.name for m in results.models for f in m.fits if f.seed == seed}
+        if job.method.name not in models:
+            raise JobError(f"{folder} holds no trained model of seed {seed}; finish it by --resume")
+        active = next(p.name for p in results.parties if p.active)
+        return cls(folder, job, active, seed, frozenset(models))
+
+    def check(self, parties: Iterable[str]) -> None:
+        """Make sure that these are names of parties.
+
+        Raises:
+            JobError: one is not.
+        """
+        for name in parties:
+            if name not in self.job.parties:
+                raise JobError(
+                    f"there is no party '{name}' in this run: {', '.join(self.job.parties)}"
+                )
+
+    def simulate(self, tables: Mapping[str, str | Path]) -> Federation:
+        """The run's parties in this process, with a table each of people to score.
+
+        Raises:
+            JobError: a party has no table.
+            DataError: a table is not usable.
+        """
+        parties = []
+        for name, file in self.job.parties.items():
+            if name not in tables:
+                raise JobError(f"give party '{name}' a table of the people to score: {name}=PATH")
+            new = file.model_copy(update={"table": str(tables[name])})
+            parties.append(make_party(name, new, label_needed=False))
+        federation = Federation.simulate(
+            parties,
+            active=self.active,
+            wire=self.job.wire,
+            seed=self.seed,
+            folder=self.folder,
+            protocol=self.job.align.protocol,
+            reveal=self.job.align.reveal,
+        )
+        for party in parties:  # under the run's seed, the noise of its training would come again
+            party.record_in(party.boundary.ledger, seed=None)
+        return federation
+
+    def shared(self, federation: Federation) -> Rows:
+        """The people whom the joint model can score: whom all partners hold, or any of them where
+        the method takes people with a missing view."""
+        try:
+            return federation.shared(partial=entry(self.job.method.name).make.partial).rows
+        except NobodyShared:
+            return np.empty(0, dtype=np.int64)
+
+    def model(self, name: str, federation: Federation) -> Method:
+        """A trained model; the partners take up their parts of it."""
+        settings = {c.name: c.settings for c in (self.job.method, *compared(self.job))}
+        return build_method(name, settings[name]).load(f"{name}-{self.seed}", federation)
+
+
+def flush_ledgers(federation: Federation) -> None:
+    """Write what waits in the ledgers of the parties that live in this process."""
+    parties = [federation.active]
+    if isinstance(federation.engine, InProcess):
+        parties = list(federation.engine.parties.values())
     for party in parties:
         party.boundary.ledger.flush()
-    return table.select(*(c for c in table.columns if c != "model"), "model")
 
 
 def _at_each_party(
