@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from interlace.boundary.guards import GUARDS, Chain, Codec, Sending, build_guard
-from interlace.boundary.kinds import FORMS, NEVER_LEAVES, Kind
+from interlace.boundary.kinds import ABOUT_EACH, FORMS, NEVER_LEAVES, Kind
 from interlace.boundary.ledger import Ledger
 from interlace.boundary.message import Message, Part, Value
 from interlace.boundary.policy import Policy
@@ -61,6 +61,8 @@ class Boundary:
             self.generator.manual_seed(seed)
         self.round = 0
         self.sent_bytes = 0
+        self.sent_of: dict[Kind, int] = {}
+        self.requests = 0
         self._chains: dict[tuple[Kind, str], Chain] = {}
         self._private: list[tuple[int, int, Callable[[], bool]]] = []
         self._about: Tensor | None = None
@@ -94,10 +96,16 @@ class Boundary:
 
         Raises:
             PolicyError: the policy does not allow a kind, a value is a record or not of its
-                kind's form, a guard's budget or the run's allowance of bytes is used up. Nothing
-                has left then.
+                kind's form, a guard's budget or the run's allowance of bytes is used up, or the
+                party has stopped everything. Nothing has left then.
         """
+        if self._stopped():
+            raise PolicyError(
+                f"party '{self.party}' has stopped everything (its stop file is there)"
+            )
         rows, self._about = self._about, None
+        if rows is not None:
+            self._check_people(operation, (slot.kind for slot in slots), rows)
         parts, labels = [], []
         for slot, value in zip(slots, values, strict=True):
             part, label = self._guarded(slot, value, receiver, rows)
@@ -110,7 +118,8 @@ class Boundary:
                 f"party '{self.party}' lets at most {self.policy.max_bytes:,} bytes leave in a "
                 f"run, and '{operation}' would pass that; raise `max_bytes` in its policy to go on"
             )
-        self.sent_bytes += size
+        sent_of = self._counted(message)
+        self.sent_bytes, self.sent_of = self.sent_bytes + size, sent_of
         for part, label in zip(parts or [_DONE], labels or [""], strict=True):
             self.ledger.record("sent", message, part, label)
         return message
@@ -121,8 +130,11 @@ class Boundary:
         Raises:
             Refused: the message is for somebody else, or not what ``slots`` promise: another
                 number of values, another kind, number type or dimension, not finite, or a code
-                that cannot be read. The ledger notes the refusal; nothing else has changed.
+                that cannot be read; or the party has stopped everything. The ledger notes the
+                refusal; nothing else has changed.
         """
+        if self._stopped():
+            raise self.refusal(message, "it has stopped everything")
         if message.receiver != self.party:
             raise self.refusal(message, f"it is for '{message.receiver}'")
         if len(message.parts) != len(slots):
@@ -141,6 +153,61 @@ class Boundary:
             self.ledger.record("received", message, part, part.codec)
         return values
 
+    def go_on_from(self, before: Boundary) -> None:
+        """Count on from an earlier training of the same run what is limited for the whole run."""
+        self.sent_of, self.requests = dict(before.sent_of), before.requests
+
+    def _counted(self, message: Message) -> dict[Kind, int]:
+        """Bytes by kind that have left once this message has, if some kinds are limited.
+
+        Raises:
+            PolicyError: that is more than the policy allows in a run.
+        """
+        if not self.policy.max_bytes_of:
+            return self.sent_of
+        counted = dict(self.sent_of)
+        for part, share in zip(message.parts or (_DONE,), message.shares(), strict=True):
+            counted[part.kind] = counted.get(part.kind, 0) + share
+            most = self.policy.max_bytes_of.get(part.kind)
+            if most is not None and counted[part.kind] > most:
+                raise PolicyError(
+                    f"party '{self.party}' lets at most {most:,} bytes of {part.kind} leave in a "
+                    f"run, and '{message.operation}' would pass that (`max_bytes_of` in its "
+                    "policy, or the disclosure plan that it approved)"
+                )
+        return counted
+
+    def answering(self, message: Message) -> None:
+        """Count a request before it is carried out.
+
+        Raises:
+            Refused: the policy's number of requests in a run is used up.
+        """
+        most = self.policy.max_requests
+        if most is not None and self.requests >= most:
+            raise self.refusal(
+                message, f"it answers at most {most:,} requests in a run (`max_requests`)"
+            )
+        self.requests += 1
+
+    def _check_people(self, operation: str, kinds: Iterable[Kind], rows: Tensor) -> None:
+        """Hold the people that leaving values are about against the policy's bounds."""
+        if not ABOUT_EACH.intersection(kinds):
+            return
+        fewest, most = self.policy.smallest_group, self.policy.max_rows
+        for bound, setting, beyond in (
+            (most, "max_rows", most is not None and len(rows) > most),
+            (fewest, "smallest_group", fewest is not None and len(rows) < fewest),
+        ):
+            if beyond:
+                raise PolicyError(
+                    f"party '{self.party}' does not answer '{operation}' for {len(rows):,} people "
+                    f"at once: `{setting}` of its policy is {bound:,}"
+                )
+
+    def _stopped(self) -> bool:
+        return self.policy.stop_file is not None and self.policy.stop_file.exists()
+
     def accounts(self) -> dict[str, dict[str, float | str]]:
         """What the guards can claim so far, by kind, receiver and guard."""
         return {
@@ -158,6 +225,8 @@ class Boundary:
         out = {
             "generator": self.generator.get_state(),
             "sent_bytes": torch.tensor(self.sent_bytes),
+            "sent_of": torch.tensor([self.sent_of.get(kind, 0) for kind in Kind]),
+            "requests": torch.tensor(self.requests),
             "guards": self._fingerprint(),
         }
         for (kind, receiver), chain in self._chains.items():
@@ -179,6 +248,8 @@ class Boundary:
             )
         self.generator.set_state(state["generator"])
         self.sent_bytes = int(state["sent_bytes"])
+        self.sent_of = dict(zip(Kind, state["sent_of"].tolist(), strict=True))
+        self.requests = int(state["requests"])
         groups: dict[tuple[Kind, str, int], dict[str, Tensor]] = {}
         for key, tensor in state.items():
             if "/" in key:

@@ -39,6 +39,9 @@ class Kind(StrEnum):
 
 NEVER_LEAVES = frozenset({Kind.RAW_FEATURES, Kind.LABELS})
 
+# Values of these say something of each person they are about.
+ABOUT_EACH = frozenset({Kind.EMBEDDING, Kind.GRADIENT, Kind.KEEP_PROBABILITY, Kind.PARTIAL_SCORE})
+
 
 @dataclass(frozen=True)
 class Form:

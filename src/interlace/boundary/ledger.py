@@ -9,7 +9,6 @@ The ledger never holds a value, only what it was: kind, shape, number type, byte
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 import weakref
@@ -125,9 +124,9 @@ class Ledger:
         else:
             shape, dtype, before = "", "json", 0
         after, index = message.encoded_size(), 0
-        if len(message.parts) > 1:  # the frame is counted with the first value
+        if len(message.parts) > 1:
             index = next(i for i, p in enumerate(message.parts) if p is part)
-            after = after - sum(map(_payload, message.parts[1:])) if not index else _payload(part)
+            after = message.shares()[index]
         self._waiting.append(
             Entry(
                 time.time(),
@@ -326,9 +325,3 @@ def _stretches(lines: Sequence[object]) -> Iterator[tuple[int, int, int]]:
                 length, times = period, (end - at) // period
         yield at, length, times
         at += length * times
-
-
-def _payload(part: Part) -> int:
-    if isinstance(part.value, dict):
-        return len(json.dumps(part.value))
-    return sum(t.numel() * t.element_size() for t in part.tensors().values())

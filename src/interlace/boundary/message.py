@@ -48,6 +48,12 @@ class Part:
             return self.coded
         return {"": self.value} if isinstance(self.value, Tensor) else {}
 
+    def payload(self) -> int:
+        """Bytes of what travels for this part, without the message's frame."""
+        if isinstance(self.value, dict):
+            return len(json.dumps(self.value))
+        return sum(t.numel() * t.element_size() for t in self.tensors().values())
+
 
 @dataclass(slots=True)
 class Message:
@@ -93,6 +99,11 @@ class Message:
         if not self._size:
             self._size = self._measure()
         return self._size
+
+    def shares(self) -> list[int]:
+        """The encoded size, part by part; the frame is counted with the first."""
+        rest = [part.payload() for part in self.parts[1:]]
+        return [self.encoded_size() - sum(rest), *rest]
 
     def _measure(self) -> int:
         signature: list[Any] = [self.session, self.operation, self.sender, self.receiver]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -10,9 +12,49 @@ from interlace.boundary.guards import build_guard, chain
 from interlace.boundary.kinds import FORMS, NEVER_LEAVES, Kind
 from interlace.errors import PolicyError
 
+Names = frozenset[str]
+Number = Annotated[int, Field(gt=0)]
+
+
+class Budget(BaseModel):
+    """What all runs together may tell of one person, at most (differential privacy, added up).
+
+    Args:
+        epsilon: The sum over all runs. It is kept in the party's own folder, so a run counts
+            against it wherever it was driven from.
+        delta: The sum over all runs of the probability with which that may fail.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(default=1e-4, ge=0, lt=1)
+
+
+class Standing(BaseModel):
+    """A standing rule: a run that keeps to all that it says is approved without asking anybody.
+
+    Args:
+        drivers: Parties that may drive such a run.
+        methods: Methods of such a run, its baselines too.
+        kinds: Kinds that may leave in it.
+        purposes: What it may be for, by the job's `purpose`.
+        max_bytes: Most bytes that may leave in it, by the disclosure plan.
+        runs_per_day: How many runs it approves in 24 hours.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drivers: Names | None = None
+    methods: Names | None = None
+    kinds: frozenset[Kind] | None = None
+    purposes: Names | None = None
+    max_bytes: Number | None = None
+    runs_per_day: Number | None = None
+
 
 class Policy(BaseModel):
-    """A party's rules for what may leave it.
+    """A party's rules for what may leave it, whom it trains with, and how much it answers.
 
     Args:
         allow: The kinds that may leave. By default every kind that a vertical method needs;
@@ -24,6 +66,22 @@ class Policy(BaseModel):
             (see :mod:`interlace.boundary.guards`). Only kinds made of real numbers can be guarded.
         max_bytes: Most bytes that may leave in one training (in a simulation every seed is a
             training of its own); ``None`` sets no limit.
+        max_bytes_of: Most bytes of single kinds that may leave in a run, all its trainings
+            together, as ``{embedding: 50000000}``.
+        max_rows: Most people that one answer may be about.
+        max_requests: Most requests that are answered in one run.
+        smallest_group: Fewest people that one answer, or one sum in it, may be about: no partner
+            learns what holds for one person alone.
+        methods: Methods that the party takes part in, baselines too; ``None`` stands for all.
+        partners: Parties that it trains with; ``None`` stands for all of the federation.
+        purposes: What it takes part for: the job's ``purpose`` must be one of them.
+        runs_per_day: Most runs over sites that may begin within 24 hours.
+        budget: What all runs over sites together may tell of one person; it asks that a guard with
+            a privacy claim stands on what leaves.
+        approve: Standing rules, by any of which a run over sites is approved without asking. With
+            none, every run waits for ``interlace approve``.
+        stop_file: While this file is there, nothing leaves the party and nothing is answered. On
+            real sites it is ``STOP`` in the party's folder.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -31,7 +89,43 @@ class Policy(BaseModel):
     allow: frozenset[Kind] = frozenset(Kind) - NEVER_LEAVES - {Kind.MODEL_WEIGHTS}
     allow_also: frozenset[Kind] = frozenset()
     guards: dict[Kind, list[dict[str, dict[str, Any]]]] = Field(default_factory=dict)
-    max_bytes: int | None = Field(default=None, gt=0)
+    max_bytes: Number | None = None
+    max_bytes_of: dict[Kind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    max_rows: Number | None = None
+    max_requests: Number | None = None
+    smallest_group: Number | None = None
+    methods: Names | None = None
+    partners: Names | None = None
+    purposes: Names | None = None
+    runs_per_day: Number | None = None
+    budget: Budget | None = None
+    approve: list[Standing] = Field(default_factory=list)
+    stop_file: Path | None = None
+
+    def objection(
+        self, methods: Iterable[str], partners: Iterable[str], purpose: str
+    ) -> str | None:
+        """Why the party takes no part in a job, or ``None``.
+
+        Args:
+            methods: The method's name and those of its baselines.
+            partners: The other parties.
+            purpose: What the job is for.
+        """
+        if self.methods is not None and (others := sorted(set(methods) - self.methods)):
+            return (
+                f"its policy takes no part in '{others[0]}': `methods` lists "
+                f"{_listed(self.methods)}"
+            )
+        if self.partners is not None and (others := sorted(set(partners) - self.partners)):
+            return (
+                f"its policy does not train with '{others[0]}': `partners` lists "
+                f"{_listed(self.partners)}"
+            )
+        if self.purposes is not None and purpose not in self.purposes:
+            asked = f"'{purpose}'" if purpose else "a job that does not say what it is for"
+            return f"its policy is not for {asked}: `purposes` lists {_listed(self.purposes)}"
+        return None
 
     @property
     def allowed(self) -> frozenset[Kind]:
@@ -57,3 +151,7 @@ class Policy(BaseModel):
             except PolicyError as e:
                 raise ValueError(f"the guards of {kind}: {e}") from e
         return self
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

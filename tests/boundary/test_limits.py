@@ -1,0 +1,129 @@
+"""How much, about whom and with whom: the bounds that a policy sets, held at the boundary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from interlace.boundary import Boundary, Kind, Ledger, Policy, Slot
+from interlace.boundary.message import Message, Part
+from interlace.errors import PolicyError, Refused
+from interlace.party import Party
+
+ROWS = torch.arange(4)
+
+
+def asked(receiver: str = "vendor") -> Message:
+    part = Part(Kind.ROW_SELECTION, ROWS)
+    return Message("split-1", "forward", "insurer", receiver, 1, (part,))
+
+
+def test_bytes_of_one_kind_are_limited_and_others_are_not(boundary: Any, release: Any) -> None:
+    size = release(boundary(), torch.zeros(4, 4)).encoded_size()
+    out = boundary(max_bytes_of={Kind.EMBEDDING: size})
+    release(out, torch.zeros(4, 4))
+    with pytest.raises(PolicyError, match=f"at most {size:,} bytes of embedding"):
+        release(out, torch.zeros(4, 4))
+    release(out, torch.zeros(4, 4), Kind.GRADIENT)
+    assert out.sent_of[Kind.EMBEDDING] == size
+
+
+def test_a_resumed_party_counts_on(boundary: Any, release: Any) -> None:
+    size = release(boundary(), torch.zeros(4, 4)).encoded_size()
+    first = boundary(max_bytes_of={Kind.EMBEDDING: size}, max_requests=1)
+    release(first, torch.zeros(4, 4))
+    first.answering(asked())
+    resumed = boundary(max_bytes_of={Kind.EMBEDDING: size}, max_requests=1)
+    resumed.load_state(first.state())
+    with pytest.raises(PolicyError, match="of embedding"):
+        release(resumed, torch.zeros(4, 4))
+    with pytest.raises(Refused, match="at most 1 requests"):
+        resumed.answering(asked())
+
+
+def test_the_next_training_of_a_run_counts_on_and_another_run_does_not(release: Any) -> None:
+    party = Party("vendor", {"id": ["a", "b"], "x": [1.0, 2.0]})
+    party.policy = Policy(max_bytes_of={Kind.EMBEDDING: 10_000})
+    run = Ledger()
+    party.record_in(run, seed=1)
+    release(party.boundary, torch.zeros(4, 4))
+    party.record_in(run, seed=2)
+    assert party.boundary.sent_of[Kind.EMBEDDING] > 0
+    party.record_in(Ledger(), seed=2)
+    assert not party.boundary.sent_of
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"), [({"max_rows": 3}, "max_rows"), ({"smallest_group": 5}, "smallest_group")]
+)
+def test_an_answer_about_too_many_or_too_few_people_stays(
+    bound: dict[str, int], said: str, boundary: Any, release: Any
+) -> None:
+    out = boundary(**bound)
+    with pytest.raises(PolicyError, match=f"for 4 people at once: `{said}`"):
+        release(out, torch.zeros(4, 4), rows=ROWS)
+    assert out.sent_bytes == 0
+    release(out, {"epoch": 1}, Kind.CONTROL, rows=ROWS)  # says nothing of each of them
+
+
+def test_a_party_that_has_stopped_lets_nothing_out_and_takes_nothing_in(
+    tmp_path: Path, boundary: Any, release: Any
+) -> None:
+    stop = tmp_path / "STOP"
+    party: Boundary = boundary(stop_file=stop)
+    release(party, torch.zeros(4, 4))
+    stop.touch()
+    with pytest.raises(PolicyError, match="has stopped everything"):
+        release(party, torch.zeros(4, 4))
+    with pytest.raises(Refused, match="it has stopped everything"):
+        party.admit(asked(), [Slot("rows", Kind.ROW_SELECTION)])
+    assert [e.direction for e in party.ledger.entries()] == ["sent", "refused"]
+    stop.unlink()
+    assert party.admit(asked(), [Slot("rows", Kind.ROW_SELECTION)])
+
+
+def test_requests_are_counted_where_they_are_answered() -> None:
+    party = Party("vendor", {"id": ["a", "b"], "x": [1.0, 2.0]}, policy=Policy(max_requests=1))
+    party.boundary.answering(asked())
+    with pytest.raises(Refused, match="`max_requests`"):
+        party.boundary.answering(asked())
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"methods": {"split"}}, "takes no part in 'agg': `methods` lists split"),
+        ({"partners": {"bank"}}, "does not train with 'shop': `partners` lists bank"),
+        ({"purposes": {"research"}}, "not for 'marketing': `purposes` lists research"),
+        ({"methods": set()}, "lists none"),
+    ],
+)
+def test_a_party_says_what_it_does_not_take_part_in(policy: dict[str, Any], said: str) -> None:
+    objection = Policy(**policy).objection(["split", "agg"], ["bank", "shop"], "marketing")
+    assert objection is not None
+    assert said in objection
+
+
+def test_a_policy_without_such_lists_objects_to_nothing() -> None:
+    assert Policy().objection(["agg"], ["anybody"], "") is None
+    listed = Policy(methods={"agg"}, partners={"bank"}, purposes={""})
+    assert listed.objection(["agg"], ["bank"], "") is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_rows": 0},
+        {"max_bytes_of": {"embedding": -1}},
+        {"max_bytes_of": {"thoughts": 1}},
+        {"budget": {"epsilon": 0}},
+        {"approve": [{"driver": ["bank"]}]},
+    ],
+)
+def test_bounds_that_make_no_sense_are_errors(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Policy(**bad)
