@@ -235,7 +235,10 @@ class Party:
             seed: Makes a simulation repeatable: the guards' noise and the party's :attr:`secret`
                 follow from it. ``None`` takes both from the operating system.
         """
+        before = self.__dict__.get("boundary")
         self.boundary = Boundary(self.name, self.policy, ledger, seed)
+        if before is not None and before.ledger is ledger:  # another training of the same run
+            self.boundary.go_on_from(before)
         self.secret = secrets.randbits(63) if seed is None else seed
 
     def train_anew(self, seed: int, otherwise: int | None = None) -> None:
@@ -288,6 +291,7 @@ class Party:
                 f"it has no operation '{message.operation}' for '{message.sender}' "
                 f"in conversation '{message.session}'",
             )
+        self.boundary.answering(message)
         self.boundary.round = message.round
         arguments = self.boundary.admit(message, operation.takes)
         try:
