@@ -113,6 +113,9 @@ class Job(BaseModel):
     parties: dict[str, PartyFile] = Field(
         description="Each party's file inline, or the path of its `party.yaml`."
     )
+    purpose: str = Field(
+        default="", description="What the model is for, in a word or two that policies can name."
+    )
     active: str | None = Field(
         default=None,
         description="The party that drives; by default the one with a label, or in a horizontal "
@@ -147,6 +150,12 @@ class Job(BaseModel):
     align: Matching = Field(default_factory=Matching, description="How people are matched.")
     wire: bool = Field(
         default=False, description="Encode every message as real sites would (slower, same result)."
+    )
+    wait: float = Field(
+        default=24.0,
+        gt=0,
+        description="Hours that a run over sites waits for an approval, or for a partner that is "
+        "away, before it ends in a state that can go on.",
     )
 
     @field_validator("seeds")
