@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -174,6 +174,17 @@ class Job(BaseModel):
                 raise ValueError(f"`compare` names '{name}', which is there already")
         return self
 
+    @field_validator("parties", mode="before")
+    @classmethod
+    def _not_names_alone(cls, parties: Any) -> Any:
+        if isinstance(parties, list):
+            raise ValueError(
+                "a list of names stands for organisations on machines of their own, whom "
+                "`interlace submit` asks; a run on this machine needs each party's file, as in "
+                f"`{parties[0] if parties else 'bank'}: {{table: ...}}`"
+            )
+        return parties
+
     @field_validator("parties")
     @classmethod
     def _two(cls, parties: dict[str, PartyFile]) -> dict[str, PartyFile]:
@@ -228,6 +239,53 @@ def read_job(path: Path) -> Job:
         return Job.model_validate(data)
     except ValidationError as e:
         raise JobError(_readable(e, path, files)) from e
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_party_file(path: Path) -> PartyFile:
+    """Read one party's own file; its table's path is made absolute.
+
+    Raises:
+        JobError: as for :func:`read_job`.
+    """
+    data = _read_yaml(path)
+    if isinstance(data.get("table"), str):
+        data["table"] = _absolute(data["table"], path.parent)
+    try:
+        return PartyFile.model_validate(data)
+    except ValidationError as e:
+        raise JobError(_readable(e, path, {})) from e
+
+
+def read_public(path: Path, model: type[M], **more: Any) -> M:
+    """Read of a job only what all its parties may see.
+
+    Args:
+        path: The job's file. Its ``parties`` may be a list of names.
+        model: Takes the names of the parties and all that is not private to one of them.
+        more: Further fields of the model. One of a value of ``None`` is left as the job has it.
+
+    Raises:
+        JobError: as for :func:`read_job`.
+    """
+    data = _read_yaml(path)
+    parties = data.get("parties")
+    if isinstance(parties, dict):
+        files = {
+            n: _read_yaml(path.parent / f) if isinstance(f, str) else f
+            for n, f in parties.items()
+        }
+        holders = [n for n, f in files.items() if isinstance(f, dict) and f.get("label")]
+        if len(holders) == 1:
+            data.setdefault("active", holders[0])
+        data["parties"] = list(parties)
+    public = {k: v for k, v in data.items() if k in model.model_fields or k not in Job.model_fields}
+    try:
+        return model.model_validate(public | {k: v for k, v in more.items() if v is not None})
+    except ValidationError as e:
+        raise JobError(_readable(e, path, {})) from e
 
 
 def write_job(job: Job, path: Path) -> None:
