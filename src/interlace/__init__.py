@@ -21,6 +21,8 @@ __getattr__, __dir__, __all__ = _lazy.attach(
             "OneShotVFL",
             "Pooled",
             "SplitVFL",
+            "VerticalGaussianMixture",
+            "VerticalKMeans",
             "WithFallback",
         ],
         "methods.horizontal": [

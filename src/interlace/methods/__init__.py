@@ -19,6 +19,8 @@ from interlace.methods.vertical import (
     SplitVFL,
     SSVFLCollaborative,
     SSVFLIndependent,
+    VerticalGaussianMixture,
+    VerticalKMeans,
     VFedTrans,
 )
 
@@ -44,5 +46,7 @@ __all__ = [
     "SSVFLIndependent",
     "SplitVFL",
     "VFedTrans",
+    "VerticalGaussianMixture",
+    "VerticalKMeans",
     "WithFallback",
 ]

@@ -81,6 +81,8 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
 
     # Whether people count whom only some of the partners hold; else all must hold them.
     partial: ClassVar[bool] = False
+    # Whether it learns a label; a clustering does not.
+    supervised: ClassVar[bool] = True
     label_plan_: LabelPlan
     history_: list[Epoch]
 

@@ -38,6 +38,8 @@ from interlace.methods.vertical import (
     SplitVFL,
     SSVFLCollaborative,
     SSVFLIndependent,
+    VerticalGaussianMixture,
+    VerticalKMeans,
     VFedTrans,
 )
 from interlace.methods.vertical.boosting import BoostedTrees, DecisionTree, RandomForest
@@ -174,6 +176,20 @@ CATALOGUE: dict[str, Entry] = {
         "Decision tree",
         "method",
         "One tree whose splits are on anybody's columns, found from encrypted sums.",
+    ),
+    "kmeans": Entry(
+        VerticalKMeans,
+        "k-means",
+        "method",
+        "Clusters of the shared people by all parties' columns: each party adds its columns' part "
+        "of every distance; needs no label.",
+    ),
+    "gaussian_mixture": Entry(
+        VerticalGaussianMixture,
+        "Gaussian mixture",
+        "method",
+        "Overlapping clusters of the shared people by EM: each party adds its columns' part of "
+        "every log-density; needs no label.",
     ),
     "fedavg": Entry(
         FedAvg,

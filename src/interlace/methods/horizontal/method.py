@@ -66,7 +66,6 @@ class HorizontalMethod(Method):
 
     side: ClassVar[type[HorizontalSide]]
     protocol: ClassVar[str]
-    supervised: ClassVar[bool] = True
     agreement: Agreement
     secure: bool
     history_: list[Round]  # type: ignore[assignment]

@@ -1,6 +1,7 @@
 """Methods for parties with other columns and partly the same people; one file a method."""
 
 from interlace.methods.vertical.boosting import BoostedTrees, DecisionTree, RandomForest
+from interlace.methods.vertical.clustering import VerticalGaussianMixture, VerticalKMeans
 from interlace.methods.vertical.distillation import APCVFL, PrivilegedDistillation, VFedTrans
 from interlace.methods.vertical.entity_augmentation import EntityAugmentation
 from interlace.methods.vertical.fed_once import FedOnce
@@ -29,4 +30,6 @@ __all__ = [
     "SSVFLIndependent",
     "SplitVFL",
     "VFedTrans",
+    "VerticalGaussianMixture",
+    "VerticalKMeans",
 ]
