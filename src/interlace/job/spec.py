@@ -274,8 +274,7 @@ def read_public(path: Path, model: type[M], **more: Any) -> M:
     parties = data.get("parties")
     if isinstance(parties, dict):
         files = {
-            n: _read_yaml(path.parent / f) if isinstance(f, str) else f
-            for n, f in parties.items()
+            n: _read_yaml(path.parent / f) if isinstance(f, str) else f for n, f in parties.items()
         }
         holders = [n for n, f in files.items() if isinstance(f, dict) and f.get("label")]
         if len(holders) == 1:
