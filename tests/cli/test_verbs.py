@@ -71,6 +71,32 @@ def test_split_writes_a_job_that_run_takes_as_it_stands(
     assert (folder / "runs/cut/report.html").exists()
 
 
+def test_a_run_tells_how_right_the_labels_are_that_it_gave(
+    call: Call, folder: Path, one_table: pl.DataFrame
+) -> None:
+    """The labels that the cut took away come back as figures only, in results and report."""
+    parties = ["--party", "bank=a*", "--party", "shop", "--shared", 60, "--labelled", "shared"]
+    done = call("split", "people.csv", "--id", "key", "--label", "bought", *parties, "--out", "cut")
+    assert done.exit_code == 0, done.output
+    truth = pl.read_csv("cut/truth.csv")
+    assert truth.columns == ["key", "bought"]
+    assert truth.height == one_table.height - 60
+    job = yaml.safe_load(Path("cut/job.yaml").read_text())
+    assert job["truth"] == "truth.csv"
+    quick = {"name": "few_shot", "epochs": 2, "local_epochs": 5, "refine_epochs": 1, "floor": 0.5}
+    job |= {"method": quick, "compare": "none", "seeds": [0]}
+    Path("cut/job.yaml").write_text(yaml.safe_dump(job))
+    done = call("run", "cut/job.yaml", "--out", "run")
+    assert done.exit_code == 0, done.output
+    results = Results.read(Path("run/results.json"))
+    kept = results.models[0].fits[0].kept
+    assert [k.party for k in kept] == ["bank", "shop"]
+    assert sum(k.of for k in kept) == truth.height
+    assert all(0 < k.right <= k.known == k.kept for k in kept)
+    assert "Right: of the kept people" in Path("run/report.html").read_text()
+    assert "truth: truth.csv" in results.job
+
+
 @pytest.mark.parametrize("by", ["random", "correlation", "importance"])
 def test_split_without_named_columns(
     call: Call, folder: Path, one_table: pl.DataFrame, by: str

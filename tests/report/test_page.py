@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from interlace.job.results import Results
+from interlace.job.results import KeptResult, Results
 from interlace.report import write_report
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -276,3 +276,21 @@ def test_in_a_browser_no_page_is_wider_than_the_screen(
         frame, excess, copy = line.rsplit(" ", 2)
         assert int(excess) <= 0, frame
         assert copy == "true", frame  # the one script runs under the page's own policy
+
+
+def test_how_right_the_labels_were_that_people_were_given(
+    insurance: Results, tmp_path: Path
+) -> None:
+    assert "without a label who were given one" not in Page(written(insurance, tmp_path)).text
+    fits = insurance.models[0].fits
+    for fit in fits:
+        fit.kept = [KeptResult(party="data vendor", of=1164, kept=400, known=390, right=351)]
+    fits[0].kept[0].kept = 500
+    page = Page(written(insurance, tmp_path))
+    assert "Split learning data vendor 1,164 420 90 % Right: of the kept people" in page.text
+    assert {1164.0, 420.0, 0.9} <= set(page.data)
+    for fit in fits:
+        fit.kept[0].known = fit.kept[0].right = 0
+    assert (
+        "1,164 420 — Whether they are right nobody knows" in Page(written(insurance, tmp_path)).text
+    )

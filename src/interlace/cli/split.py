@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 SERVER = "server"  # drives a horizontal federation and has no people
+TRUTH = "truth.csv"  # the labels that the cut took away, which no party reads
 
 
 def split(
@@ -120,7 +121,8 @@ def split(
         interlace split people.csv --label bought --skew labels --alpha 0.3 --party a --party b
 
     What comes out: a table and a party file for each party, and a `job.yaml` that `interlace run`
-    takes as it stands. With it two measures of the cut (VertiBench's): α, how evenly what matters
+    takes as it stands; the labels that the cut took from people go to `truth.csv`, which no party
+    reads. With it two measures of the cut (VertiBench's): α, how evenly what matters
     is spread over the parties, and β, how much their columns correlate with each other's.
     """
     from interlace.data.partition import alpha_beta, cut_columns, cut_people, split_vertical
@@ -335,7 +337,8 @@ def write_parties(
     seeds: int = 3,
     format: Literal["csv", "parquet"] = "csv",
 ) -> None:
-    """Write each party's table, its party file, and the job.
+    """Write each party's table, its party file, the job, and what nobody but the one who simulates
+    knows: the labels that were taken away.
 
     A horizontal cut is driven by ``active``, or else by a server without people.
 
@@ -345,8 +348,11 @@ def write_parties(
     import yaml
 
     from interlace.data.partition import write_split
+    from interlace.files import write_whole
 
-    names = {f"{party}.yaml" for party in cut.tables} | {"job.yaml"}
+    names = {f"{party}.yaml" for party in cut.tables} | {"job.yaml", TRUTH}
+    if Path(TRUTH).stem in cut.tables:
+        raise InterlaceError(f"name the party '{Path(TRUTH).stem}' otherwise: {TRUTH} is not its")
     there = sorted(n for n in names if (folder / n).exists())
     if there:
         raise InterlaceError(
@@ -372,6 +378,9 @@ def write_parties(
         "method": method,
         "seeds": list(range(seeds)),
     }
+    if cut.truth is not None:
+        write_whole(folder / TRUTH, cut.truth.write_csv().encode())
+        texts["job.yaml"]["truth"] = TRUTH
     for file, fields in texts.items():
         text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
         (folder / file).write_text(text)

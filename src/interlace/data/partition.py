@@ -46,6 +46,8 @@ class Split:
         label: the label column.
         label_party: who holds the label; ``None`` in a horizontal cut, where every party does.
         description: what the data are, in a sentence or two.
+        truth: ids and labels of the people whose label the label's party does not have, for
+            whoever simulates; ``None`` if there are none.
     """
 
     tables: dict[str, pl.DataFrame]
@@ -53,6 +55,7 @@ class Split:
     label: str
     label_party: str | None
     description: str = ""
+    truth: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,7 +342,11 @@ def split_vertical(
         ]
         for party, names in columns.items()
     }
-    return Split(tables, key, label, label_party, description)
+    held = np.unique(np.concatenate([people.rows[party] for party in columns]))
+    rest = np.setdiff1d(held, people.labelled)
+    others = frame.select(key, label)[rest].drop_nulls(label)
+    truth = others if others.height else None
+    return Split(tables, key, label, label_party, description, truth)
 
 
 def split_horizontal(

@@ -29,6 +29,20 @@ class EpochResult(BaseModel):
     dissimilarity: float | None = None
 
 
+class KeptResult(BaseModel):
+    """Rows of one party without a label that a method learnt from as if they had one.
+
+    ``of`` is how many there were to choose from. Of ``known`` of the ``kept`` ones the simulation
+    knows the true class, and ``right`` of these were taken for it.
+    """
+
+    party: str
+    of: int
+    kept: int
+    known: int = 0
+    right: int = 0
+
+
 class FitResult(BaseModel):
     """One model, one seed.
 
@@ -37,6 +51,7 @@ class FitResult(BaseModel):
     ``omitted`` says why a usual measure is not among them.
     ``by_party`` holds, in a horizontal federation, the metrics on each party's own held-out people.
     ``curves`` holds points (x, y) to draw: ``roc``, ``lift``, ``calibration``.
+    ``kept`` has a line for each party whose rows without a label the method chose from.
     """
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
@@ -51,6 +66,7 @@ class FitResult(BaseModel):
     rounds: int = 0
     messages: int = 0
     bytes: int = 0
+    kept: list[KeptResult] = Field(default_factory=list)
 
 
 class ModelResult(BaseModel):

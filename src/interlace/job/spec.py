@@ -144,7 +144,7 @@ class Job(BaseModel):
     truth: str | None = Field(
         default=None,
         description="For a simulation: a table with the active party's id and label columns, of "
-        "anybody whose label the active party does not have. Nobody learns from it; it tells how "
+        "people whose label the active party does not have. Nobody learns from it; it tells how "
         "right a method is that gives such people a label.",
     )
     align: Matching = Field(default_factory=Matching, description="How people are matched.")
@@ -306,9 +306,15 @@ def shown(job: Job) -> str:
     data = job.model_dump(mode="json", exclude_defaults=True)
     for entry in data["parties"].values():
         entry.pop("secret", None)
-        if "table" in entry:
-            entry["table"] = Path(source_name(entry["table"]) or "").name
+    for entry, field in _named_tables(data):
+        entry[field] = Path(source_name(entry[field]) or "").name
     return _yaml(data)
+
+
+def _named_tables(data: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Where a job as it is written names a table: the mapping, and the field in it."""
+    found = [(entry, "table") for entry in data["parties"].values() if "table" in entry]
+    return found + ([(data, "truth")] if "truth" in data else [])
 
 
 def _yaml(data: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from interlace.assess import MEASURES, Interval, Measure, main_measures
-from interlace.job.results import ModelResult, Results
+from interlace.job.results import KeptResult, ModelResult, Results
 from interlace.report import words
 from interlace.report.charts import Chart, Point, Series, line_chart, ticks
 from interlace.report.verdict import ALONE, alone_in, better, by_seed, gain, summary, to_show
@@ -83,6 +83,39 @@ def _cell(value: Interval, decimals: int, *, sign: bool = False) -> Cell:
         words.decimal(value.mean, decimals, sign=sign),
         words.span(value, decimals, sign=sign),
     )
+
+
+@dataclass(frozen=True)
+class KeptRow:
+    """A party's rows without a label that a model learnt from as if they had one: means over the
+    seeds, and of all seeds together the share that was right, where the truth is known."""
+
+    model: str
+    party: str
+    of: float
+    kept: float
+    right: float | None
+
+
+def kept_rows(results: Results) -> list[KeptRow]:
+    """A line for every model and party that had such rows to choose from."""
+    rows = []
+    for model in results.models:
+        by_party: dict[str, list[KeptResult]] = {}
+        for one in (kept for fit in model.fits for kept in fit.kept):
+            by_party.setdefault(one.party, []).append(one)
+        for party, found in by_party.items():
+            known = sum(k.known for k in found)
+            rows.append(
+                KeptRow(
+                    model.title,
+                    party,
+                    float(np.mean([k.of for k in found])),
+                    float(np.mean([k.kept for k in found])),
+                    sum(k.right for k in found) / known if known else None,
+                )
+            )
+    return rows
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from interlace.files import write_whole
 from interlace.job.results import Flow, ModelResult, PartyResult, Results
 from interlace.report import words
-from interlace.report.bought import curves, dots, learning, looks, metric_rows
+from interlace.report.bought import curves, dots, kept_rows, learning, looks, metric_rows
 from interlace.report.conversation import EXPLAINED, conversation
 from interlace.report.horizontal import by_party, drift
 from interlace.report.verdict import judge, to_show, unlabelled, who_alone
@@ -87,6 +87,7 @@ def _render(results: Results) -> str:
         learning=[c for m in fitted if (c := learning(m, look[m.name]))],
         drift=[c for m in fitted if m.role == "method" for c in drift(m, look[m.name])],
         by_party=by_party(results),
+        kept=kept_rows(results),
         alone=who_alone(results),
         talk=conversation([(p.name, p.active) for p in results.parties], results.flows),
         routes=_routes(results.flows),

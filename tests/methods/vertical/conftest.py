@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from interlace import Federation, Party
 
@@ -45,6 +46,21 @@ def cut(
 @pytest.fixture
 def cut_people() -> Callable[..., Federation]:
     return cut
+
+
+@pytest.fixture
+def true_classes() -> Callable[..., dict[str, torch.Tensor]]:
+    """What a simulation knows: the class of everybody, by party and row; blobs count them round."""
+
+    def make(fed: Federation, classes: int) -> dict[str, torch.Tensor]:
+        return {
+            name: torch.from_numpy(
+                (party.frame["id"].str.slice(1).cast(pl.Int64) % classes).to_numpy().copy()
+            )
+            for name, party in fed.engine.parties.items()
+        }
+
+    return make
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from interlace import Federation, Party
+from interlace.assess import rightness
 from interlace.errors import DataError, JobError, Refused
 from interlace.methods.bottom import BottomSide
 from interlace.methods.vertical.fedcvt import CrossViewClassifiers, FedCVT
@@ -155,10 +156,9 @@ def test_the_loss_is_the_sum_of_its_terms(limited: Any) -> None:
     model = fitted(
         limited, common_weight=0.3, estimate_weight=0.7, apart_weight=0.05, joint_threshold=1.0
     )
-    model.kept_.append(model.kept_[-1])
     views, held = some_views(2)
     labels = torch.tensor([0, 1, 0, 1, 1, -1, -1, 0, 1])
-    total, supervised = model._loss(views, held, labels, 5)
+    total, supervised, agreed = model._loss(views, held, labels, 5)
     us, cs = zip(*(v.chunk(2, 1) for v in views), strict=True)
     whole = model._complete(us, cs, held, 5)
     assert isinstance(model.top_, CrossViewClassifiers)
@@ -174,7 +174,7 @@ def test_the_loss_is_the_sum_of_its_terms(limited: Any) -> None:
         expected = expected + 0.05 * (u @ c.T).square().sum().sqrt() / len(u)
     expected = expected + 0.3 * F.mse_loss(cs[0][:5], cs[1][:5])
     torch.testing.assert_close(total, expected)
-    assert model.kept_[-1].of == model.kept_[-2].of + 2
+    assert agreed.tolist() == [-1] * 9, "nobody is surer than 1"
 
 
 def test_the_whole_of_a_step_reaches_every_network(limited: Any) -> None:
@@ -194,13 +194,15 @@ def test_the_whole_of_a_step_reaches_every_network(limited: Any) -> None:
 # -- what it learns -------------------------------------------------------------------------------
 
 
-def test_three_classes(limited: Any) -> None:
+def test_three_classes(limited: Any, true_classes: Any) -> None:
     train, test = limited().split(60)
     model = cvt().fit(train)
     assert model.score(test) > 0.85
     np.testing.assert_allclose(model.predict_proba(test).sum(1), 1, rtol=1e-6)
-    assert len(model.kept_) == len(model.history_)
-    assert 0 < model.kept_[-1].kept <= model.kept_[-1].of
+    assert {name: kept.of for name, kept in model.kept_.items()} == {"bank": 130, "shop": 130}
+    for name, right in rightness(model, train, true_classes(train, 3)).items():
+        assert right.kept == right.known == len(model.kept_[name]) > 60
+        assert right.right > 0.8 * right.known
 
 
 def test_three_clinics(three_clinics: Any) -> None:
@@ -231,9 +233,9 @@ def test_labels_of_people_whom_nobody_else_holds_are_used(limited: Any) -> None:
     runs = {}
     for labelled in (140, 270):
         fed = limited(labelled=np.arange(labelled))
-        model = cvt(epochs=3, validation=0).fit(fed)
-        runs[labelled] = model.kept_[0].of
-    assert runs == {140: 280, 270: 140}, "with labels only the shop's people lack one"
+        model = cvt(epochs=1, batch_size=140, validation=0).fit(fed)
+        runs[labelled] = {name: kept.of for name, kept in model.kept_.items()}
+    assert runs == {140: {"shop": 130, "bank": 130}, 270: {"shop": 130, "bank": 0}}
 
 
 def test_the_held_out_say_nothing(cut_people: Any, blobs: Any) -> None:
@@ -297,14 +299,14 @@ def test_a_killed_training_goes_on_to_the_same_result(
                 raise Killed
 
         model = cvt(epochs=6).fit(train, checkpoint="run", on_epoch=on_epoch)
-        return model.predict_proba(train.shared().labelled()), model.kept_
+        return model.predict_proba(train.shared().labelled()), model.verdicts_
 
     whole = fit(tmp_path / "whole", None)
     with pytest.raises(Killed):
         fit(tmp_path / "killed", stop)
     again = fit(tmp_path / "killed", None)
     np.testing.assert_array_equal(again[0], whole[0])
-    assert again[1] == whole[1]
+    assert all(torch.equal(said, whole[1][name]) for name, said in again[1].items())
 
 
 def test_a_saved_model_predicts_the_same(limited: Any, tmp_path: Path) -> None:
@@ -313,6 +315,7 @@ def test_a_saved_model_predicts_the_same(limited: Any, tmp_path: Path) -> None:
     model.save("first")
     fresh = limited(folder=tmp_path)
     again = cvt(epochs=2).load("first", fresh)
+    assert torch.equal(again.kept_["shop"].rows, model.kept_["shop"].rows)
     assert again.history_ == model.history_
     np.testing.assert_array_equal(again.predict_proba(fresh), model.predict_proba(fed))
 

@@ -16,6 +16,7 @@ from sklearn.metrics import adjusted_rand_score, homogeneity_score
 from torch.nn import functional as F
 
 from interlace import Federation, Party, Policy
+from interlace.assess import rightness
 from interlace.errors import AlignmentError, JobError, PolicyError, Refused
 from interlace.methods import SplitVFL
 from interlace.methods.bottom import BottomSide
@@ -360,20 +361,13 @@ def test_few_shot_that_rejects_all_is_one_shot_with_more_epochs(limited: Any) ->
     )
 
 
-def test_kept_rows_are_mostly_right(limited: Any) -> None:
+def test_kept_rows_are_mostly_right(limited: Any, true_classes: Any) -> None:
     """Where one person holds all tables, the truth about the kept rows is known."""
-    fed = limited(spread=1.6)
-    train, _ = fed.split(60)
+    train, _ = limited(spread=1.6).split(60)
     model = few().fit(train)
-    for name, kept in model.kept_.items():
-        party = fed.engine.parties[name]
-        if party is fed.active:
-            rows = np.setdiff1d(train.rows, train.labelled().rows)
-        else:
-            rows = np.setdiff1d(np.arange(len(party)), party.shared_with("bank"))
-        numbers = party.frame["id"].gather(rows[kept.rows.numpy()]).str.slice(1).cast(pl.Int64)
-        assert 0 < len(kept) <= kept.possible < kept.of == 130
-        assert (numbers.to_numpy() % 3 == kept.classes.numpy()).mean() > 0.75
+    for right in rightness(model, train, true_classes(train, 3)).values():
+        assert 0 < right.kept == right.known < right.of == 130
+        assert right.right > 0.75 * right.kept
 
 
 def test_labels_of_people_whom_nobody_else_holds_are_used(limited: Any) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from interlace import Federation, Party
+from interlace.assess import rightness
 from interlace.errors import AlignmentError, DataError, JobError, Refused
 from interlace.methods import ProtoEVFL
 from interlace.methods.vertical.proto_evfl import (
@@ -244,6 +245,21 @@ def test_a_prior_is_one(breast: Any, prior: list[float]) -> None:
 
 
 # -- what it learns -----------------------------------------------------------------------------
+
+
+def test_what_each_party_selected_is_mostly_right(limited: Any, true_classes: Any) -> None:
+    """The partner tells nobody what it selected; in a simulation it can be asked."""
+    train, _ = limited(spread=1.6).split(60)
+    model = small().fit(train)
+    assert list(model.kept_) == ["bank"]
+    found = rightness(model, train, true_classes(train, 3))
+    assert set(found) == {"bank", "shop"}
+    for right in found.values():
+        assert 0 < right.kept == right.known < right.of == 130
+        assert right.right > 0.75 * right.kept
+    counted = rightness(model, train)["shop"]
+    assert (counted.kept, counted.known) == (found["shop"].kept, 0)
+    assert counted.precision is None
 
 
 def test_two_parties(breast: Any) -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +33,7 @@ from interlace.errors import AlignmentError, DataError, JobError
 from interlace.federation import Federation, Rows
 from interlace.methods.base import Count, EarlyStopping, Share, Widths
 from interlace.methods.bottom import BottomSide, WholeTableSide
+from interlace.methods.kept import Kept
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.joint import CHUNK, JointTraining
 from interlace.methods.vertical.missing import attend
@@ -41,18 +41,12 @@ from interlace.methods.vertical.split import SplitSide
 from interlace.models import BottomSpec, Optimisation, mlp, seed_for
 from interlace.party import State
 
-UNKNOWN = -1  # the label of a person who has none
+UNKNOWN = -1  # the label of a person who has none, and of whom the classifiers do not agree
+UNSEEN = -2  # in place of their verdict: the row has not come up yet
 
 
 class CrossViewSide(SplitSide, WholeTableSide):
     """What a passive party answers: as in split learning, for its unaligned rows too."""
-
-
-class KeptInEpoch(NamedTuple):
-    """How many draws of people without a label the classifiers agreed on, and of how many."""
-
-    kept: int
-    of: int
 
 
 class FedCVT(JointTraining):
@@ -75,8 +69,8 @@ class FedCVT(JointTraining):
       the mean over pairs; several views ask together, their u side by side and their c averaged
       (ours).
 
-    ``kept_`` counts, epoch by epoch, for how many of the people without a label that came up the
-    classifiers agreed. People whom some party does not hold are scored too: by the mean of the
+    ``kept_`` says by party on which of the rows without a label the classifiers agreed when they
+    last came up, of those that came up at all. People whom some party does not hold are scored too: by the mean of the
     single-view classifiers of those that hold them.
 
     Args:
@@ -168,11 +162,20 @@ class FedCVT(JointTraining):
     def _begin_epoch(self, fed: Federation, epoch: int) -> None:
         seed = seed_for(fed.seed, "others", epoch)
         self._generator = torch.Generator().manual_seed(seed)
-        self.kept_.append(KeptInEpoch(0, 0))
 
     def _start(self, fed: Federation) -> None:
-        self.kept_: list[KeptInEpoch] = []
         super()._start(fed)
+        rows = {n: fed.alignment.report.people[n] - len(p) for n, p in fed.alignment.pairs.items()}
+        rows[fed.active.name] = len(fed.active)
+        self.verdicts_ = {name: torch.full((n,), UNSEEN) for name, n in rows.items()}
+
+    @property
+    def kept_(self) -> dict[str, Kept]:
+        """What the classifiers agreed on, by party."""
+        return {
+            name: Kept(int((said != UNSEEN).sum()), rows := (said >= 0).nonzero()[:, 0], said[rows])
+            for name, said in self.verdicts_.items()
+        }
 
     # -- one batch ----------------------------------------------------------------------------
 
@@ -181,7 +184,7 @@ class FedCVT(JointTraining):
     ) -> Tensor:
         boundary = fed.active.boundary
         boundary.round += 1
-        asked, own_rows, held, labels = self._batch(fed, positions, own, y)
+        asked, own_rows, held, labels, others = self._batch(fed, positions, own, y)
         cuts = []
         for name, peer in self.peers_.items():
             h = self._expect(name, peer.ask(SplitSide.forward, asked[name]), len(asked[name]))
@@ -192,7 +195,13 @@ class FedCVT(JointTraining):
             torch.zeros(len(held), h.shape[1]).index_copy(0, here.nonzero()[:, 0], h)
             for h, here in zip(cuts, held.T, strict=True)
         ]
-        loss, supervised = self._loss(views, held, labels, len(y))
+        loss, supervised, agreed = self._loss(views, held, labels, len(y))
+        start = len(y)
+        for name, rows in others:
+            stretch = slice(start, start + len(rows))
+            without = labels[stretch] == UNKNOWN
+            self.verdicts_[name][rows[without]] = agreed[stretch][without]
+            start += len(rows)
         optimisers = self._optimisers()
         for optimiser in optimisers:
             optimiser.zero_grad()
@@ -207,12 +216,13 @@ class FedCVT(JointTraining):
 
     def _batch(
         self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, list[tuple[str, Tensor]]]:
         """People whom all hold, then the active party's others, then each passive party's.
 
         Returns:
             The positions to ask each partner for, the active party's own rows, who holds whom
-            (n, parties), and labels (n,), -1 where there is none.
+            (n, parties), labels (n,), -1 where there is none, and whose rows the others are: rows
+            of the active party, positions among the unaligned ones of the passive.
         """
         draw = self._generator
         n, parties = len(y), len(self.peers_) + (self.own_ is not None)
@@ -220,6 +230,7 @@ class FedCVT(JointTraining):
         rows = self._others.rows[some.numpy()]
         held = [torch.ones(n, parties, dtype=torch.bool), self._held(fed, rows)]
         labels = [y, self._other_labels[some]]
+        drawn = [(fed.active.name, torch.from_numpy(rows))]
         asked = {}
         for k, (name, here) in enumerate(zip(self.peers_, held[1].T, strict=False)):
             shared = len(fed.alignment.pairs[name])
@@ -231,8 +242,9 @@ class FedCVT(JointTraining):
             only[:, k] = True
             held.append(only)
             labels.append(torch.full((len(theirs),), UNKNOWN))
+            drawn.append((name, theirs - shared))
         own_rows = torch.cat([own, torch.from_numpy(rows)])
-        return asked, own_rows, torch.cat(held), torch.cat(labels)
+        return asked, own_rows, torch.cat(held), torch.cat(labels), drawn
 
     def _held(self, fed: Federation, rows: Rows) -> Tensor:
         """Which parties with columns hold the active party's people, itself last."""
@@ -243,18 +255,15 @@ class FedCVT(JointTraining):
 
     def _loss(
         self, views: list[Tensor], held: Tensor, labels: Tensor, whole: int
-    ) -> tuple[Tensor, Tensor]:
-        """The loss, and its part L_AB; the first ``whole`` people are held by all."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, its part L_AB, and the classes (n,) that the classifiers agree on; the first
+        ``whole`` people are held by all."""
         us, cs = zip(*(view.chunk(2, 1) for view in views), strict=True)
         full = self._complete(us, cs, held, whole)
         joint = self.top_(full)
         singles = self._classifiers.each(full)
         agreed = self._agreed(joint.detach(), [s.detach() for s in singles])
         known = labels != UNKNOWN
-        before = self.kept_[-1]
-        self.kept_[-1] = KeptInEpoch(
-            before.kept + int((agreed[~known] != UNKNOWN).sum()), before.of + int((~known).sum())
-        )
         target = torch.where(known, labels, agreed)
         counts = target != UNKNOWN
         supervised = self.objective_.loss(joint[counts], target[counts])
@@ -271,7 +280,7 @@ class FedCVT(JointTraining):
         for u, c, here in zip(us, cs, held.T, strict=True):
             apart = torch.linalg.matrix_norm(u[here] @ c[here].T) / here.sum()
             loss = loss + self.apart_weight * apart
-        return loss, supervised.detach()
+        return loss, supervised.detach(), agreed
 
     def _complete(
         self, us: Sequence[Tensor], cs: Sequence[Tensor], held: Tensor, whole: int
@@ -378,11 +387,16 @@ class FedCVT(JointTraining):
 
     def _state(self, stopping: EarlyStopping) -> State:
         state = super()._state(stopping)
-        return State(state.tensors, {**state.meta, "kept": [list(kept) for kept in self.kept_]})
+        verdicts = {f"verdicts/{name}": said for name, said in self.verdicts_.items()}
+        return State(state.tensors | verdicts, state.meta)
 
     def _take(self, state: State) -> None:
         super()._take(state)
-        self.kept_ = [KeptInEpoch(*kept) for kept in state.meta["kept"]]
+        self.verdicts_ = {
+            k.removeprefix("verdicts/"): v
+            for k, v in state.tensors.items()
+            if k.startswith("verdicts/")
+        }
 
 
 class CrossViewClassifiers(nn.Module):

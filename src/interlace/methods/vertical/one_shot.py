@@ -31,7 +31,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -61,6 +61,7 @@ from interlace.methods.base import (
 )
 from interlace.methods.bottom import BottomSide, WholeTableSide
 from interlace.methods.clustering import NOISE, Clustering, cluster
+from interlace.methods.kept import Kept, kept_from, kept_state
 from interlace.methods.objective import ClassWeight
 from interlace.methods.semi_supervised import (
     AnySemiSupervised,
@@ -183,27 +184,6 @@ def keep_probability(
     sure_joint, says_joint = joint.max(1)
     kept = (says_alone == says_joint) & (sure_alone > floor) & (sure_joint > floor)
     return torch.where(kept, sure_joint, torch.zeros(()))
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Unaligned rows of one party that few-shot VFL came to trust.
-
-    Attributes:
-        of: How many rows there were to choose from.
-        possible: How many had a keep-probability above 0.
-        rows: Which were drawn: positions among the party's unaligned rows in the order of its
-            table; at the active party among its people without a label.
-        classes: What the joint head says they are (numbers of ``label_plan_.classes``).
-    """
-
-    of: int
-    possible: int
-    rows: Tensor
-    classes: Tensor
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 @dataclass(frozen=True)
@@ -581,7 +561,7 @@ class FewShotVFL(OneShotVFL):
     both be confident, or the row is never drawn (:func:`keep_probability`). Drawn rows join the
     client's labelled rows, labelled by its own head, and their completed views join what the joint
     head learns from. So do the active party's labelled people with a missing view, which is ours.
-    ``kept_`` says what was drawn, by party.
+    ``kept_`` says by party what was drawn, with the class by the joint head.
 
     The source does not say whether rows are drawn once or in every epoch, nor its confidence floor:
     drawing once, and 0.8, are ours.
@@ -652,8 +632,7 @@ class FewShotVFL(OneShotVFL):
             self._second_round(fed, cast)
             if checkpoint:
                 self._checkpoint(fed, checkpoint, 2, EarlyStopping(None))
-        drawn = {n: self._others(fed, cast, n)[kept.rows] for n, kept in self.kept_.items()}
-        views = self._represent(fed, cast, drawn)
+        views = self._represent(fed, cast, self._drawn(fed))
         self._fit_top(cast, views, self._completed(cast, views, self.kept_), fed.seed, on_epoch)
 
     def _second_round(self, fed: Federation, cast: _Cast) -> None:
@@ -667,12 +646,12 @@ class FewShotVFL(OneShotVFL):
             keep = keep_probability(alone, joint, self.floor, self.agreement)
             if name in self.peers_:
                 drawn = self.peers_[name].ask(FewShotSide.refine, keep)
-                drawn = self._possible(name, drawn - len(fed.alignment.pairs[name]), keep)
+                rows = drawn = self._possible(name, drawn - len(fed.alignment.pairs[name]), keep)
             else:
                 drawn = draw(keep, fed.active.secret)
-                rows = cast.unlabelled[drawn.numpy()]
-                self._learn_own(cast, self.refine_epochs, rows, joint[drawn].argmax(1))
-            self.kept_[name] = Kept(len(keep), int((keep > 0).sum()), drawn, joint[drawn].argmax(1))
+                rows = others[name][drawn]
+                self._learn_own(cast, self.refine_epochs, rows.numpy(), joint[drawn].argmax(1))
+            self.kept_[name] = Kept(len(keep), rows, joint[drawn].argmax(1))
 
     def _others(self, fed: Federation, cast: _Cast, name: str) -> Tensor:
         """A party's rows to choose from: positions at a partner, rows of the active party."""
@@ -680,6 +659,11 @@ class FewShotVFL(OneShotVFL):
             return torch.from_numpy(cast.unlabelled)
         shared = len(fed.alignment.pairs[name])
         return torch.arange(shared, fed.alignment.report.people[name])
+
+    def _drawn(self, fed: Federation) -> dict[str, Tensor]:
+        """The rows that were drawn, as they are asked for."""
+        shared = {name: len(pairs) for name, pairs in fed.alignment.pairs.items()}
+        return {name: kept.rows + shared.get(name, 0) for name, kept in self.kept_.items()}
 
     def _two_opinions(self, cast: _Cast, views: _Views, k: int, seed: int) -> tuple[Tensor, Tensor]:
         """What the head over party k's view alone and the joint head say of its other rows."""
@@ -743,21 +727,12 @@ class FewShotVFL(OneShotVFL):
         return [view[partly] for view in whole], torch.cat(y)[partly]
 
     def _state(self, stopping: EarlyStopping) -> State:
-        state = super()._state(stopping)
-        kept: dict[str, Any] = {}
-        for name, some in getattr(self, "kept_", {}).items():
-            kept[name] = [some.of, some.possible]
-            state.tensors[f"kept/{name}/rows"] = some.rows
-            state.tensors[f"kept/{name}/classes"] = some.classes
-        return State(state.tensors, {**state.meta, "kept": kept})
+        state, kept = super()._state(stopping), kept_state(getattr(self, "kept_", {}))
+        return State(state.tensors | kept.tensors, state.meta | kept.meta)
 
     def _take(self, state: State) -> None:
         super()._take(state)
-        part = state.tensors
-        self.kept_ = {
-            name: Kept(of, possible, part[f"kept/{name}/rows"], part[f"kept/{name}/classes"])
-            for name, (of, possible) in state.meta["kept"].items()
-        }
+        self.kept_ = kept_from(state)
 
 
 def _spread(h: Tensor, held: Tensor) -> Tensor:

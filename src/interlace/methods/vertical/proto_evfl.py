@@ -53,6 +53,7 @@ from interlace.methods.base import (
     usual_batch,
 )
 from interlace.methods.bottom import Bottom, BottomSide
+from interlace.methods.kept import Kept, kept_from, kept_state
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical.joint import CHUNK
 from interlace.methods.vertical.pretrained import SomeViews, known_to_partners
@@ -216,7 +217,7 @@ def learn_guided(
     prototypes: Tensor,
     everywhere: Tensor,
     how: Guidance,
-) -> Tensor:
+) -> tuple[Tensor, Kept]:
     """One epoch of a party's own learning.
 
     Args:
@@ -229,11 +230,13 @@ def learn_guided(
         how: Settings.
 
     Returns:
-        Its new prior.
+        Its new prior, and what it selected of the rows whose class is not known, as positions
+        among ``rows``.
     """
     there = (prototypes != 0).any(2).any(0)
+    others = (known < 0).nonzero()[:, 0]
     if not len(rows) or int(there.sum()) < 2:
-        return local
+        return local, Kept.nothing(len(others))
     duals = prototypes[:, there]
     prior = mixed_prior(local, everywhere, how.mixing)[there]
     prior = prior / prior.sum()
@@ -244,14 +247,9 @@ def learn_guided(
     plan = forward_plan(scores, prior, how.temperature)
     plan[labelled] = F.one_hot(number[known[labelled]], len(prior)).to(plan.dtype)
     guess = plan.argmax(1)
-    others = (~labelled).nonzero()[:, 0]
     expected = (plan * (1 - scores)).sum(1)
-    chosen = torch.cat(
-        [
-            labelled.nonzero()[:, 0],
-            others[select(guess[others], expected[others], prior, how.share)],
-        ]
-    )
+    selected = others[select(guess[others], expected[others], prior, how.share)]
+    chosen = torch.cat([labelled.nonzero()[:, 0], selected])
     seed = seed_for(bottom.party.secret, "guided", how.epoch)
     draws = torch.Generator().manual_seed(seed)
     order = chosen[torch.randperm(len(chosen), generator=draws)]
@@ -269,13 +267,16 @@ def learn_guided(
             bottom.optimiser.step()
     seen = torch.zeros_like(local)
     seen[there] = plan.mean(0)
-    return (1 - how.rate) * local + how.rate * seen
+    kept = Kept(len(others), selected, there.nonzero()[:, 0][guess[selected]])
+    return (1 - how.rate) * local + how.rate * seen, kept
 
 
 class ProtoSide(SplitSide):
-    """What a passive party answers in Proto-EVFL."""
+    """What a passive party answers in Proto-EVFL. ``kept`` is what it selected in the last epoch,
+    which it tells nobody."""
 
     prior: Tensor
+    kept: Kept
 
     @operation
     def guide(self, prototypes: Prototype, prior: ClassPrior, settings: Control) -> ClassPrior:
@@ -292,18 +293,24 @@ class ProtoSide(SplitSide):
         local = getattr(self, "prior", torch.full((classes,), 1 / classes))
         how = Guidance.model_validate(settings)
         known = torch.full((len(rows),), -1)
-        self.prior = learn_guided(self.bottom, rows, known, local, prototypes, prior, how)
+        self.prior, self.kept = learn_guided(
+            self.bottom, rows, known, local, prototypes, prior, how
+        )
         return self.prior * len(rows)
 
     def _training(self) -> State:
-        state = super()._training()
-        prior = {"prior": self.prior} if hasattr(self, "prior") else {}
-        return State({**state.tensors, **prior}, state.meta)
+        state, kept = super()._training(), kept_state({"own": self.kept})
+        tensors = state.tensors | kept.tensors | {"prior": self.prior}
+        return State(tensors, state.meta | kept.meta)
 
     def _go_on(self, state: State) -> None:
         super()._go_on(state)
-        if "prior" in state.tensors:
-            self.prior = state.tensors["prior"]
+        self.prior, self.kept = state.tensors["prior"], kept_from(state)["own"]
+
+    def forget_people(self) -> None:
+        """What was learnt stays; whom it was learnt from goes."""
+        super().forget_people()
+        self.__dict__.pop("kept", None)
 
 
 # -- the ensemble ----------------------------------------------------------------------------------
@@ -386,6 +393,9 @@ class ProtoEVFL(SomeViews):
     from the active party's people whom no partner holds, if it has such people with a label of that
     class, or else from ``semantics``. Prototypes then say how likely a person is of an unseen
     class, and the ensemble divides the rest among the seen ones.
+
+    ``kept_`` has the active party's selection in the last epoch; what a partner selects it tells
+    nobody, and has as ``kept`` at its own side.
 
     Args:
         epochs: Most passes over the labelled people.
@@ -505,6 +515,7 @@ class ProtoEVFL(SomeViews):
         self.top_.unseen.copy_(classes == 0)
         self.top_.prior.copy_(classes / classes.sum())
         self.prior_ = torch.full((len(classes),), 1 / len(classes))
+        self.kept_: dict[str, Kept] = {}
         stopping = EarlyStopping(self.patience)
         done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
         size = self.batch_size or usual_batch(len(train))
@@ -606,7 +617,10 @@ class ProtoEVFL(SomeViews):
             count += expected
         rows, known = self._others
         if self.own_ is not None:
-            self.prior_ = learn_guided(self.own_, rows, known, self.prior_, duals[-1], prior, how)
+            self.prior_, kept = learn_guided(
+                self.own_, rows, known, self.prior_, duals[-1], prior, how
+            )
+            self.kept_ = {fed.active.name: Kept(kept.of, rows[kept.rows], kept.classes)}
             count += self.prior_ * len(rows)
         self.top_.prior.copy_(count / count.sum())
 
@@ -706,13 +720,12 @@ class ProtoEVFL(SomeViews):
     # -- keeping ------------------------------------------------------------------------------
 
     def _state(self, stopping: EarlyStopping) -> State:
-        state = super()._state(stopping)
-        state.tensors["prior"] = self.prior_
-        return state
+        state, kept = super()._state(stopping), kept_state(self.kept_)
+        return State(state.tensors | kept.tensors | {"prior": self.prior_}, state.meta | kept.meta)
 
     def _take(self, state: State) -> None:
         super()._take(state)
-        self.prior_ = state.tensors["prior"]
+        self.prior_, self.kept_ = state.tensors["prior"], kept_from(state)
 
 
 def with_unseen(named: Tensor, near: Tensor, unseen: Tensor, temperature: float) -> Tensor:
