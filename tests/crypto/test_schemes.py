@@ -25,6 +25,7 @@ from interlace.crypto import (
     generate,
     merge_small,
     read_public_key,
+    unmasked,
 )
 from interlace.errors import JobError, PolicyError, Refused
 
@@ -225,6 +226,28 @@ def test_vectors_of_both_sides_are_added(linear_key: PrivateKey) -> None:
     )
     with pytest.raises(ValueError, match="cannot be added"):
         key.public.add(vector, key.encrypt(d[:-1]))
+
+
+@settings(max_examples=3)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_masked_product_is_read_by_who_masked_it_alone(linear_key: PrivateKey, seed: int) -> None:
+    key, random = linear_key, np.random.default_rng(seed)
+    work = key.public.workload
+    d = random.integers(-work.largest, work.largest + 1, 20)
+    x = random.integers(-work.factor, work.factor + 1, (20, 3))
+    x[:, 0] = 0
+    sums, masks = key.public.masked_product(received_vector(key, key.encrypt(d)), x)
+    opened = key.decrypt(received_sums(key, sums))
+    np.testing.assert_array_equal(unmasked(opened, masks, work), x.T @ d)
+    again, _ = key.public.masked_product(key.encrypt(d), x)
+    assert (key.decrypt(again) != opened).all()  # a product of 0, too, looks like any other
+    assert np.abs(opened).max() >> (work.sum_bits - 12) > 0
+
+
+def test_what_the_key_holder_cannot_have_opened_is_refused(linear_key: PrivateKey) -> None:
+    work = linear_key.public.workload
+    with pytest.raises(Refused, match="larger than any honest sum"):
+        unmasked(np.array([[0]]), np.array([2 ** (work.sum_bits - 1)]), work)
 
 
 def test_products_that_could_overflow_are_refused(linear_key: PrivateKey) -> None:

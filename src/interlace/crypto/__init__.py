@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = _lazy.attach(
             "Vector",
             "Workload",
             "merge_small",
+            "unmasked",
         ],
         "rlwe": ["capacity"],
         "schemes": [

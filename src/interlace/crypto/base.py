@@ -185,6 +185,19 @@ class PublicKey(ABC):
             CapacityError: a product could outgrow what the key was made for.
         """
 
+    @abstractmethod
+    def masked_product(self, vector: Vector, matrix: AnyIntegers) -> tuple[Sums, Integers]:
+        """The same with a random number added to each product, for who may ask the key holder to
+        decrypt what the key holder is not to know.
+
+        Returns:
+            The answer, of which :meth:`PrivateKey.decrypt` gives (features, 1) numbers that are
+            random by themselves, and the masks, which :func:`unmasked` takes off these.
+
+        Raises:
+            CapacityError: a product could outgrow what the key was made for.
+        """
+
 
 class PrivateKey(ABC):
     """What the key holder keeps. It is never written anywhere.
@@ -215,6 +228,7 @@ class PrivateKey(ABC):
             sums: What came back.
             limit: Largest absolute value that each number can have if the partner did what was
                 agreed (rows of the node times ``largest``); broadcasts. By default the workload's.
+                Masked products have none.
 
         Raises:
             Refused: it does not decrypt under this key, or a number is out of range. Nothing may
@@ -323,6 +337,17 @@ def checked_range(
             "the answer was dropped"
         )
     return numbers
+
+
+def unmasked(opened: Integers, masks: Integers, workload: Workload) -> Integers:
+    """The products (features,) behind masked ones that were decrypted, and range-checked.
+
+    Raises:
+        Refused: one is larger than any product can be: something else was decrypted.
+    """
+    spare = 64 - workload.sum_bits  # masks work modulo 2^sum_bits
+    products: Integers = ((opened.reshape(-1) - masks) << spare) >> spare
+    return checked_range(products, None, workload)
 
 
 def merge_small(counts: AnyIntegers, smallest: int) -> Integers:

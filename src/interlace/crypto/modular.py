@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.crypto.kernels import cores
+from interlace.errors import Refused
 
 Bytes = NDArray[np.uint8]  # not from `wire`, which loads torch: workers start faster without
 T = TypeVar("T")
@@ -148,10 +149,12 @@ def encrypt_with_factors(p: int, q: int, base: int, plain: Sequence[int], size: 
     return spelled(out, size)
 
 
-def encrypt_with_public(n: int, base: int, plain: Sequence[int], size: int) -> Bytes:
-    """Paillier encryptions by anybody."""
+def encrypt_with_public(
+    n: int, base: int, plain: Sequence[int], size: int, *, hiding: bool = False
+) -> Bytes:
+    """Paillier encryptions by anybody; ``hiding`` ones also re-randomise what they are added to."""
     powers = _public_powers(n, base)
-    square, bits = powers.modulus, short_exponent(n)
+    square, bits = powers.modulus, hiding_exponent(n) if hiding else short_exponent(n)
     out = []
     for value in plain:
         noise = powers.power(secrets.token_bytes(bits // 8))
@@ -176,6 +179,29 @@ def decrypt(p: int, q: int, block: Bytes) -> list[int]:
         mp, mq = log(c % pp, pm, pp) * hp % pm, log(c % qq, qm, qq) * hq % qm
         out.append(int(mp + pm * ((mq - mp) * inverse % qm)))
     return out
+
+
+MASK_BITS = 40  # by which masks are longer than what they hide
+
+
+def masks(count: int, bits: int) -> list[int]:
+    """Random numbers that hide signed numbers of ``bits`` bits up to a chance of 2^-40."""
+    return [secrets.randbits(bits + MASK_BITS) for _ in range(count)]
+
+
+def residues(plain: Sequence[int], order: int, bits: int) -> NDArray[np.int64]:
+    """Masked plaintexts modulo ``order``, taken as signed, modulo 2^bits: (n, 1).
+
+    Raises:
+        Refused: one is larger than any masked number.
+    """
+    signed = [v - order if v > order // 2 else v for v in plain]
+    if any(abs(v) >> (bits + MASK_BITS) > 1 for v in signed):
+        raise Refused(
+            "an encrypted answer does not decrypt: it was made under another key, from other "
+            "ciphertexts, or was damaged"
+        )
+    return np.array([[v % 2**bits] for v in signed], dtype=np.int64)
 
 
 def sum_rows(n: int, block: Bytes, index: NDArray[np.int64], size: int) -> Partial:

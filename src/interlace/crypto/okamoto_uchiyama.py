@@ -34,6 +34,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from torch import Tensor
 
+from interlace.crypto import modular
 from interlace.crypto.base import (
     MOST_ROWS,
     AnyIntegers,
@@ -95,12 +96,17 @@ class OUVector(Vector):
 class OUSums(Sums):
     """Answers: the sums of a histogram share ciphertexts, scalar products have one each."""
 
-    def __init__(self, key: OUPublicKey, groups: int, product: bool, array: Heu) -> None:
+    def __init__(
+        self, key: OUPublicKey, groups: int, product: bool, array: Heu, *, masked: bool = False
+    ) -> None:
         self.key, self.groups, self.product, self.array = key, groups, product, array
+        self.masked = masked
         self.width = 1 if product else key.workload.width
 
     def to_tensor(self) -> Tensor:
-        header = self.key.header("sums", groups=self.groups, product=self.product)
+        header = self.key.header(
+            "sums", groups=self.groups, product=self.product, masked=self.masked
+        )
         return seal(header, _bytes(self.array.serialize()))
 
 
@@ -167,7 +173,8 @@ class OUPublicKey(PublicKey):
         if what == "sums":
             groups, product = whole(header, "groups", 1, 2**30), header.get("product") is True
             answers = groups if product else -(-groups // self.slots)
-            return OUSums(self, groups, product, self._array(payload, answers))
+            masked = product and header.get("masked") is True
+            return OUSums(self, groups, product, self._array(payload, answers), masked=masked)
         raise Refused("a ciphertext of an unknown form came")
 
     def _array(self, payload: Bytes, count: int) -> Heu:
@@ -232,6 +239,18 @@ class OUPublicKey(PublicKey):
         return OUSums(self, groups, False, kit.add(out, zeros))
 
     def scalar_product(self, vector: Vector, matrix: AnyIntegers) -> OUSums:
+        return self._product(vector, matrix, [0] * np.shape(matrix)[-1], masked=False)
+
+    def masked_product(self, vector: Vector, matrix: AnyIntegers) -> tuple[OUSums, Integers]:
+        bits = self.workload.sum_bits
+        masks = modular.masks(np.shape(matrix)[-1], bits)
+        low = np.array([mask % 2**bits for mask in masks], dtype=np.int64)
+        return self._product(vector, matrix, masks, masked=True), low
+
+    def _product(
+        self, vector: Vector, matrix: AnyIntegers, masks: list[int], *, masked: bool
+    ) -> OUSums:
+        """Products and masks, re-randomised by the masks' encryption."""
         vector = self._own(vector, OUVector)
         numbers = checked_matrix(len(vector), matrix, self.workload)
         if not numbers.size:
@@ -245,8 +264,8 @@ class OUPublicKey(PublicKey):
             kit.matmul(self._kit.array(side.T.astype(object), self._encoder), vector.array)
             for side in (np.maximum(numbers, 0), np.maximum(-numbers, 0))
         )
-        zeros = self.encrypted([0] * numbers.shape[1])
-        return OUSums(self, numbers.shape[1], True, kit.add(kit.sub(above, below), zeros))
+        array = kit.add(kit.sub(above, below), self.encrypted(masks))
+        return OUSums(self, numbers.shape[1], True, array, masked=masked)
 
     def _plaintexts(self, plain: list[int], *, flat: bool = False) -> Heu:
         array = np.array(plain, dtype=object)
@@ -296,14 +315,21 @@ class OUPrivateKey(PrivateKey):
             numbers = self._decrypted(public._own(sums, OUVector).array, 1)[:, 0]
         else:
             answer = public._own(sums, OUSums)
+            if answer.masked:
+                plain = self._plain(answer.array)
+                return modular.residues(plain, 2 ** (2 * public.bits), public.workload.sum_bits)
             lanes = 1 if answer.product else public.slots * answer.width
             numbers = self._decrypted(answer.array, lanes).reshape(-1, answer.width)
             numbers = numbers[: answer.groups]
         return checked_range(numbers, limit, public.workload)
 
     def _decrypted(self, array: Heu, lanes: int) -> Integers:
+        return parted(self._plain(array), self.public.lane, lanes)
+
+    def _plain(self, array: Heu) -> list[int]:
+        """Signed plaintexts."""
         plain = self._kit.decryptor().decrypt(array).to_numpy(self._kit.bigint_encoder())
-        return parted([int(value) for value in np.ravel(plain)], self.public.lane, lanes)
+        return [int(value) for value in np.ravel(plain)]
 
 
 @cache

@@ -102,17 +102,28 @@ class PaillierVector(Vector):
 
 
 class PaillierSums(Sums):
-    """Answers: many sums to a ciphertext.
+    """Answers: many sums to a ciphertext; of masked products one.
 
     Attributes:
         lines: Shape (answers, bytes of n²).
+        masked: Whether random numbers were added.
     """
 
-    def __init__(self, key: PaillierPublicKey, groups: int, width: int, lines: Bytes) -> None:
+    def __init__(
+        self,
+        key: PaillierPublicKey,
+        groups: int,
+        width: int,
+        lines: Bytes,
+        *,
+        masked: bool = False,
+    ) -> None:
         self.key, self.groups, self.width, self.lines = key, groups, width, lines
+        self.masked = masked
 
     def to_tensor(self) -> Tensor:
-        return seal(self.key.header("sums", groups=self.groups, width=self.width), self.lines)
+        header = self.key.header("sums", groups=self.groups, width=self.width, masked=self.masked)
+        return seal(header, self.lines)
 
 
 class PaillierPublicKey(PublicKey):
@@ -190,8 +201,10 @@ class PaillierPublicKey(PublicKey):
         if what == "sums":
             groups = whole(header, "groups", 1, 2**30)
             width = whole(header, "width", 1, self.workload.width)
-            lines = self._lines(payload, -(-groups // self.slots(width)))
-            return PaillierSums(self, groups, width, lines)
+            masked = header.get("masked") is True
+            slots = 1 if masked else self.slots(width)
+            lines = self._lines(payload, -(-groups // slots))
+            return PaillierSums(self, groups, width, lines, masked=masked)
         raise Refused("a ciphertext of an unknown form came")
 
     def _lines(self, payload: Bytes, count: int) -> Bytes:
@@ -238,6 +251,22 @@ class PaillierPublicKey(PublicKey):
         return self._answer(partials, groups, self.workload.width)
 
     def scalar_product(self, vector: Vector, matrix: AnyIntegers) -> PaillierSums:
+        done, features = self._products(vector, matrix)
+        partials: list[modular.Partial] = [dict(enumerate(lines)) for lines in done]
+        return self._answer(partials, features, 1)
+
+    def masked_product(self, vector: Vector, matrix: AnyIntegers) -> tuple[PaillierSums, Integers]:
+        done, features = self._products(vector, matrix)
+        masks = modular.masks(features, self.workload.sum_bits)
+        # One encryption of the mask for each product: it hides which ciphertexts were multiplied.
+        lines = modular.encrypt_with_public(self.n, self.base, masks, self.size, hiding=True)
+        for part in done:
+            lines = modular.multiplied(self.n, lines, part, self.size)
+        low = np.array([mask % 2**self.workload.sum_bits for mask in masks], dtype=np.int64)
+        return PaillierSums(self, features, 1, lines, masked=True), low
+
+    def _products(self, vector: Vector, matrix: AnyIntegers) -> tuple[list[Bytes], int]:
+        """Each block of rows' products, not re-randomised, and how many columns there are."""
         vector = self._own(vector, PaillierVector)
         numbers = checked_matrix(len(vector), matrix, self.workload)
         if not numbers.size:
@@ -250,8 +279,7 @@ class PaillierPublicKey(PublicKey):
             for part in modular.cut(len(numbers), cores())
         ]
         done = modular.spread(modular.products, blocks, numbers.size * 2 * _ADDITION)
-        partials: list[modular.Partial] = [dict(enumerate(lines)) for lines in done]
-        return self._answer(partials, numbers.shape[1], 1)
+        return done, numbers.shape[1]
 
     def _answer(self, partials: list[modular.Partial], groups: int, width: int) -> PaillierSums:
         slots = self.slots(width)
@@ -323,10 +351,16 @@ class PaillierPrivateKey(PrivateKey):
             numbers = self._decrypted(vector.lines, 1)[:, 0]
         else:
             answer = public._own(sums, PaillierSums)
+            if answer.masked:
+                return self._masked(answer)
             lanes = public.slots(answer.width) * answer.width
             numbers = self._decrypted(answer.lines, lanes).reshape(-1, answer.width)
             numbers = numbers[: answer.groups]
         return checked_range(numbers, limit, public.workload)
+
+    def _masked(self, answer: PaillierSums) -> Integers:
+        plain = modular.decrypt(self._p, self._q, answer.lines)
+        return modular.residues(plain, self.public.n, self.public.workload.sum_bits)
 
     def _encrypted(self, numbers: NDArray[np.int64]) -> Bytes:
         public = self.public

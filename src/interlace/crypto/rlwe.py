@@ -348,15 +348,24 @@ class RLWESums(Sums):
 
     Attributes:
         product: Whether of a scalar product: one number to a ciphertext.
+        masked: Whether random numbers were added.
         levels: Rounds of packing.
         a: Shape (ciphertexts, N).
         b: Shape (ciphertexts, F·2^levels): the coefficients that hold sums.
     """
 
     def __init__(
-        self, key: RLWEPublicKey, groups: int, product: bool, a: Integers, b: Integers
+        self,
+        key: RLWEPublicKey,
+        groups: int,
+        product: bool,
+        a: Integers,
+        b: Integers,
+        *,
+        masked: bool = False,
     ) -> None:
         self.key, self.groups, self.product, self.a, self.b = key, groups, product, a, b
+        self.masked = masked
         self.slots = 1 if product else key.plan.slots
         self.width = 1 if product else key.workload.width
         self.fold = 1 if product else key.plan.fold
@@ -364,7 +373,9 @@ class RLWESums(Sums):
 
     def to_tensor(self) -> Tensor:
         kept = self.key.plan.kept
-        header = self.key.header("sums", groups=self.groups, product=self.product)
+        header = self.key.header(
+            "sums", groups=self.groups, product=self.product, masked=self.masked
+        )
         return seal(header, pack(self.a.view(np.uint64), kept), pack(self.b.view(np.uint64), kept))
 
 
@@ -470,7 +481,8 @@ class RLWEPublicKey(PublicKey):
             parts.append(words.view(np.int64).reshape(packs, columns))
             start = end
         _all_read(payload[start:])
-        return RLWESums(self, groups, product, *parts)
+        masked = product and header.get("masked") is True
+        return RLWESums(self, groups, product, parts[0], parts[1], masked=masked)
 
     # -- computing -----------------------------------------------------------------------------
 
@@ -548,6 +560,15 @@ class RLWEPublicKey(PublicKey):
         return RLWESums(self, groups, False, a, b)
 
     def scalar_product(self, vector: Vector, matrix: AnyIntegers) -> RLWESums:
+        return self._product(vector, matrix, None)
+
+    def masked_product(self, vector: Vector, matrix: AnyIntegers) -> tuple[RLWESums, Integers]:
+        # Uniform over all plaintexts, so a masked product is too: it tells nothing at all.
+        drawn = random_words(np.shape(matrix)[-1]) >> np.uint64(64 - self.workload.sum_bits)
+        masks = drawn.astype(np.int64)
+        return self._product(vector, matrix, masks), masks
+
+    def _product(self, vector: Vector, matrix: AnyIntegers, masks: Integers | None) -> RLWESums:
         vector = self._own(vector, RLWEVector)
         ring, plan = self.ring, self.plan
         numbers = checked_matrix(len(vector), matrix, self.workload)
@@ -580,8 +601,11 @@ class RLWEPublicKey(PublicKey):
         a = ring.zeros(features, ring.degree)
         for shift, spectrum in sums.items():
             ring.accumulate(a, ring.polynomials(spectrum), shift)
+        if masks is not None:
+            ring.accumulate(b, masks[:, None], plan.delta)
         a, b = self._hidden(ring.reduce(a), b, 1, plan.delta)
-        return RLWESums(self, features, True, self._shortened(a), self._shortened(b))
+        a, b = self._shortened(a), self._shortened(b)
+        return RLWESums(self, features, True, a, b, masked=masks is not None)
 
     def _hidden(self, a: Integers, b: Integers, fold: int, delta: int) -> tuple[Integers, Integers]:
         """Re-randomise and flood (words, k, N) and (words, k, fold) sums in place."""
@@ -747,6 +771,8 @@ class RLWEPrivateKey(PrivateKey):
         numbers = self._decoded(self._phase(answer), public.plan.kept)
         numbers = numbers.reshape(-1, answer.width, answer.slots)
         numbers = numbers.transpose(0, 2, 1).reshape(-1, answer.width)[: answer.groups]
+        if answer.masked:
+            return numbers
         return checked_range(numbers, limit, public.workload)
 
     def _phase(self, answer: RLWESums) -> Integers:
