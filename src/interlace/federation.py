@@ -275,7 +275,12 @@ class Federation:
         return self.view(self.rows[is_known(self.y).numpy()])
 
     def split(
-        self, test: float | int = 0.25, *, seed: int | None = None, partial: bool = False
+        self,
+        test: float | int = 0.25,
+        *,
+        seed: int | None = None,
+        partial: bool = False,
+        labelled: bool = True,
     ) -> tuple[Self, Self]:
         """Hold some shared, labelled people out for testing.
 
@@ -283,6 +288,7 @@ class Federation:
             test: Share or number of the shared, labelled people to hold out.
             seed: Draws them; by default the federation's seed.
             partial: Take those whom any partner holds for shared, not only those whom all do.
+            labelled: Whether a label is to be learnt; else any shared people are held out.
 
         Returns:
             The training view (everybody else, shared or not) and the test view. Classes keep
@@ -290,7 +296,14 @@ class Federation:
         """
         from sklearn.model_selection import train_test_split
 
-        pool = self.shared(partial=partial).labelled()
+        pool = self.shared(partial=partial)
+        if labelled:
+            pool = pool.labelled()
+        elif len(pool.rows) < 2:
+            raise AlignmentError(
+                f"{len(pool.rows)} people are held by all parties, too few to hold some out; leave "
+                "out a partner who shares few people, or check the id rules with `interlace inspect`"
+            )
         if not len(pool.rows):
             held_by_some = len(self.shared(partial=True).labelled().rows)
             raise AlignmentError(
@@ -305,7 +318,7 @@ class Federation:
                 "the id rules with `interlace inspect`"
             )
         strata = None
-        if self.label_plan.task in ("binary", "multiclass"):
+        if labelled and self.label_plan.task in ("binary", "multiclass"):
             y = pool.y.numpy()
             counts = np.bincount(y)
             strata = y if min(counts[counts > 0], default=0) >= 2 else None

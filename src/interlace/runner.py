@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import adjusted_rand_score
 
 import interlace
 from interlace.align import SESSION
@@ -217,13 +218,14 @@ class _Run:
         if self.horizontal:
             views = dict.fromkeys(self.job.seeds, (federation, federation))
         else:
-            federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
+            method = entry(self.job.method.name).make
+            if method.supervised:
+                federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
             self.progress("matching people privately", 0.0)
             federation.align()
-            partial = entry(self.job.method.name).make.partial
+            kind = {"partial": method.partial, "labelled": method.supervised}
             views = {
-                seed: federation.split(self.job.test, seed=seed, partial=partial)
-                for seed in self.job.seeds
+                seed: federation.split(self.job.test, seed=seed, **kind) for seed in self.job.seeds
             }
         results = self.before or self._results(parties, federation, *views[self.job.seeds[0]])
         fits = [
@@ -238,9 +240,8 @@ class _Run:
             tag = f"{choice.name}-{seed}"
             method = self._build(choice)
             doing = f"{model.title}, seed {seed}"
-            settings = {**vars(getattr(method, "method", method))}
-            unit = "round" if "rounds" in settings else "epoch"
-            most = settings.get(f"{unit}s", 1)
+            unit = "round" if self.horizontal else "epoch"
+            most = getattr(getattr(method, "method", method), f"{unit}s", 1)
 
             def on_epoch(
                 epoch: Epoch, done: int = number, what: str = f"{doing}, {unit}", most: int = most
@@ -326,16 +327,21 @@ class _Run:
         self, parties: list[Party], federation: Federation, train: Federation, test: Federation
     ) -> dict[str, Any]:
         """What is to be learnt, and from whom."""
-        plan = federation.label_plan
-        partial = entry(self.job.method.name).make.partial
-        return {
-            "task": plan.task,
-            "label": ", ".join(federation.active.labels_columns),
-            "classes": len(plan.classes),
-            "positives": float(test.y.double().mean()) if plan.task == "binary" else None,
+        method = entry(self.job.method.name).make
+        learnt_from = train.shared(partial=method.partial)
+        about: dict[str, Any] = {"task": "clustering", "label": ""}
+        if method.supervised:
+            plan, learnt_from = federation.label_plan, learnt_from.labelled()
+            about = {
+                "task": plan.task,
+                "label": ", ".join(federation.active.labels_columns),
+                "classes": len(plan.classes),
+                "positives": float(test.y.double().mean()) if plan.task == "binary" else None,
+            }
+        return about | {
             "parties": [_party_result(p, federation) for p in parties],
             "shared_by_all": len(federation.alignment.common),
-            "trained_on": len(train.shared(partial=partial).labelled().rows),
+            "trained_on": len(learnt_from.rows),
             "tested_on": len(test.rows),
             "flows": _flows(federation, SESSION),  # the ledger may hold a fit that was stopped too
         }
@@ -432,6 +438,9 @@ def compared(job: Job) -> list[MethodChoice]:
         names = ["active_alone", "mean_imputation", "pooled"]
         if is_horizontal(job.method.name):
             names = ["clients_alone", "pooled_rows"]
+        elif entry(job.method.name).make.alike:
+            alone = ["own_columns"] if entry(job.method.name).make.supervised else []
+            names = [*alone, "pooled_columns"]
         elif entry(job.method.name).make.partial:
             names = ["active_alone"]  # there may be nobody whom all parties hold
         elif job.method.name not in ("split", "agg"):
@@ -445,6 +454,8 @@ def _utility(method: Method, federation: Federation, test: Federation) -> dict[s
     """What a model is worth: in a vertical federation by its scores of the view ``test``, in a
     horizontal one by the sums that each client makes over its own held-out people."""
     if not isinstance(method, HorizontalMethod | InOnePlace):
+        if not getattr(method, "method", method).supervised:
+            return {"metrics": method.figures(test) | _agreement(method, test)}
         plan = federation.label_plan
         of = evaluate(plan.task, test.y.numpy(), method.outputs(test), classes=len(plan.classes))
         return {"metrics": of.metrics, "omitted": of.omitted, "curves": of.curves}
@@ -462,6 +473,14 @@ def _utility(method: Method, federation: Federation, test: Federation) -> dict[s
         elif not learnt.supervised:
             metrics[name]["distance"] = found["loss"]
     return {"metrics": metrics.pop("pooled"), "by_party": metrics}
+
+
+def _agreement(method: Method, test: Federation) -> dict[str, float]:
+    """How well clusters agree with classes, where the active party happens to have some."""
+    if not test.active.has_label or test.label_plan.task not in ("binary", "multiclass"):
+        return {}
+    known = test.labelled()
+    return {"adjusted_rand": float(adjusted_rand_score(known.y, method.predict(known)))}
 
 
 def _side(federation: Federation, client: Peer | Own) -> HorizontalSide:
@@ -505,7 +524,7 @@ def _apart(sides: Sequence[HorizontalSide], seed: int) -> Apart:
 
 def _why_not(name: str, federation: Federation) -> str | None:
     """Why a baseline cannot be fitted in this federation, or ``None``."""
-    if name == "active_alone" and not federation.active.columns:
+    if name in ("active_alone", "own_columns") and not federation.active.columns:
         return "the active party has no columns of its own"
     if name == "mean_imputation":
         labelled = federation.labelled()

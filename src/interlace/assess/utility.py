@@ -62,6 +62,23 @@ MEASURES: dict[str, Measure] = {
     "distance": Measure(
         "Distance", False, "mean squared distance of a person from the nearest centre", 0
     ),
+    "silhouette": Measure(
+        "Silhouette",
+        True,
+        "how much nearer a person is to its own centre than to the next (simplified)",
+        0,
+        1,
+    ),
+    "log_likelihood": Measure(
+        "Log-likelihood", True, "mean logarithm of the density that the model gives a person"
+    ),
+    "adjusted_rand": Measure(
+        "Adjusted Rand",
+        True,
+        "agreement of clusters and classes beyond chance (0 is chance)",
+        -0.5,
+        1,
+    ),
     "mae": Measure("Mean error", False, "mean absolute error, in the target's unit", 0),
 }
 
@@ -70,7 +87,7 @@ _MAIN: dict[str, tuple[str, ...]] = {
     "multiclass": ("accuracy", "auc", "log_loss", "calibration_error"),
     "multilabel": ("auc", "accuracy", "log_loss", "calibration_error"),
     "regression": ("r2", "rmse", "mae"),
-    "clustering": ("distance",),
+    "clustering": ("distance", "log_likelihood", "silhouette", "adjusted_rand"),
 }
 
 

@@ -83,6 +83,8 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
     partial: ClassVar[bool] = False
     # Whether it learns a label; a clustering does not.
     supervised: ClassVar[bool] = True
+    # Whether it is compared with itself on fewer and on all columns, and not with networks.
+    alike: ClassVar[bool] = False
     label_plan_: LabelPlan
     history_: list[Epoch]
 
@@ -119,6 +121,10 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def load(self, name: str, federation: Federation) -> Self:
         """Take the parts that :meth:`save` kept, in a federation of the same parties."""
+
+    def figures(self, federation: Federation) -> dict[str, float]:
+        """How well a method without a label fits a view's people, by the names of measures."""
+        raise NotImplementedError
 
     def predict_proba(self, federation: Federation) -> NDArray[np.float64]:
         """Probabilities of shape (n, classes), for the people of a view in their order.

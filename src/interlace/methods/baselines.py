@@ -1,17 +1,23 @@
 """What there is without federation, and what there would be if all tables lay in one place.
 
-Each trains one undivided network (the bottom over its columns, the top over the bottom) exactly as
-:class:`~interlace.methods.vertical.SplitVFL` trains its own: same epochs, same early stopping.
+Networks are compared with one undivided network (the bottom over its columns, the top over the
+bottom), trained exactly as :class:`~interlace.methods.vertical.SplitVFL` trains its own: same epochs,
+same early stopping. Trees and clusterings are compared with themselves.
 """
 
 from __future__ import annotations
 
-from typing import Self
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from sklearn.base import clone
 
+from interlace.align import Alignment, AlignmentReport
 from interlace.data.features import FeaturePlan
 from interlace.data.images import is_image
 from interlace.engines import InProcess
@@ -20,6 +26,9 @@ from interlace.federation import Federation, Rows
 from interlace.methods.base import Method, OnEpoch
 from interlace.methods.vertical.split import SplitVFL
 from interlace.party import Party, Peer
+
+POOLED = "pooled"  # what the party is called that holds the one table
+Named = Mapping[str, Mapping[str, int]]
 
 
 class ActiveAlone(SplitVFL):
@@ -60,43 +69,10 @@ class Pooled(ActiveAlone):
         return super().outputs(self._joined(federation))
 
     def _joined(self, federation: Federation) -> Federation:
-        """A federation of one party that holds everybody's columns."""
-        if not isinstance(federation.engine, InProcess):
-            raise InterlaceError("tables can be pooled only where one person holds them all")
-        active = federation.active
-        parties = [p for p in federation.engine.parties.values() if p.columns]
-        train = np.setdiff1d(federation.alignment.common, federation.held_out)
-        if all(is_image(p.frame[c].dtype) for p in parties for c in p.columns):
-            views = {"image": pl.Series("image", _side_by_side(federation, parties))}
-            categories = []
-        else:
-            views = {
-                column if party is active else f"{party.name}.{column}": series
-                for party in parties
-                for column, series in self._views(federation, party, train).items()
-            }
-            categories = [
-                c if p is active else f"{p.name}.{c}" for p in parties for c in p.categories
-            ]
-        special = active.frame.select(*active.id_rule.columns, *active.labels_columns)
-        pooled = Party(
-            "pooled",
-            special.with_columns(**views),
-            id=active.id_rule,
-            label=active.labels_columns,
-            columns=list(views),
-            categories=categories,
-            folder=active.folder,
-        )
-        pooled.secret = active.secret  # one and the same network from one seed
-        one = Federation(pooled, (), federation.engine, seed=federation.seed)
-        one._common = federation._common
-        return one.view(federation.rows, federation.held_out)
+        return _one_table(federation, self._views)
 
     def _views(self, federation: Federation, party: Party, train: Rows) -> dict[str, pl.Series]:
-        """A party's columns in the order of the active party's people."""
-        rows = _rows_of(federation, party)
-        return {c: party.frame[c].gather(rows) for c in party.columns}
+        return _columns(federation, party, train)
 
 
 class MeanImputation(Pooled):
@@ -123,6 +99,165 @@ class MeanImputation(Pooled):
             ).to_series()
             for column, series in views.items()
         }
+
+
+class _Alike(Method):
+    """Trains a method, set as it is, in a federation of one party."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+
+    @abstractmethod
+    def _one(self, federation: Federation) -> Federation:
+        """The federation of one."""
+
+    def _placed(self, method: Method, active: Party) -> Method:
+        """The method as it is there: ``monotone_constraints`` name columns by party."""
+        named = method.get_params(deep=False).get("monotone_constraints")
+        if named:
+            method.set_params(monotone_constraints=self._renamed(named, active.name))
+        return method
+
+    @abstractmethod
+    def _renamed(self, named: Named, active: str) -> Named:
+        """Settings by party and column, as they are called there."""
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Train the method; see its own ``fit``."""
+        self.method_ = self._placed(clone(self.method), federation.active)
+        self.method_.fit(self._one(federation), checkpoint=checkpoint, on_epoch=on_epoch)
+        self.history_ = self.method_.history_
+        if self.method_.supervised:
+            self.label_plan_ = self.method_.label_plan_
+        return self
+
+    def outputs(self, federation: Federation) -> NDArray[np.float64]:
+        """What the method says of the people of a view."""
+        return self.method_.outputs(self._one(federation))
+
+    def figures(self, federation: Federation) -> dict[str, float]:
+        """Those of a method without a label."""
+        return self.method_.figures(self._one(federation))
+
+    def decide(self, outputs: NDArray[np.float64]) -> NDArray[Any]:
+        """The prediction that follows from :meth:`outputs`."""
+        return self.method_.decide(outputs)
+
+    def save(self, name: str) -> None:
+        """Keep the model in the active party's folder."""
+        self.method_.save(name)
+
+    def load(self, name: str, federation: Federation) -> Self:
+        """Take what :meth:`save` kept."""
+        self.method_ = clone(self.method).load(name, self._one(federation))
+        self.history_ = self.method_.history_
+        if self.method_.supervised:
+            self.label_plan_ = self.method_.label_plan_
+        return self
+
+
+class OwnColumns(_Alike):
+    """The method itself on the active party's own columns and all of its labelled people.
+
+    Args:
+        method: What is trained, with its settings.
+    """
+
+    def _one(self, federation: Federation) -> Federation:
+        if not federation.active.columns:
+            raise DataError(
+                "the active party has no columns of its own, so it can learn nothing alone",
+                party=federation.active.name,
+            )
+        one = Federation(federation.active, (), federation.engine, seed=federation.seed)
+        nobody = AlignmentReport(
+            reveal="pairs", protocols={}, people={}, shared={}, common=0, learnt={}
+        )
+        everybody = Alignment.of({}, len(federation.active), nobody)
+        one._common = replace(federation._common, alignment=everybody)
+        return one.view(federation.rows, federation.held_out)
+
+    def _renamed(self, named: Named, active: str) -> Named:
+        return {party: columns for party, columns in named.items() if party == active}
+
+
+class PooledColumns(_Alike):
+    """The method itself on all parties' columns of the shared people in one table: the upper bound
+    of a simulation. For trees, the trees of the pooled table; encryption has nothing to hide there.
+
+    Args:
+        method: What is trained, with its settings.
+    """
+
+    def _one(self, federation: Federation) -> Federation:
+        one = _one_table(federation, _columns)
+        return one.view(np.intersect1d(federation.rows, federation.alignment.common))
+
+    def _renamed(self, named: Named, active: str) -> Named:
+        return {
+            POOLED: {
+                c if party == active else f"{party}.{c}": value
+                for party, columns in named.items()
+                for c, value in columns.items()
+            }
+        }
+
+
+def _columns(federation: Federation, party: Party, train: Rows) -> dict[str, pl.Series]:
+    """A party's columns in the order of the active party's people."""
+    rows = _rows_of(federation, party)
+    return {c: party.frame[c].gather(rows) for c in party.columns}
+
+
+def _one_table(
+    federation: Federation, views: Callable[[Federation, Party, Rows], dict[str, pl.Series]]
+) -> Federation:
+    """A federation of one party that holds everybody's columns.
+
+    Args:
+        views: A party's columns in the order of the active party's people, which may look at the
+            rows to train on.
+    """
+    if not isinstance(federation.engine, InProcess):
+        raise InterlaceError("tables can be pooled only where one person holds them all")
+    active = federation.active
+    parties = [p for p in federation.engine.parties.values() if p.columns]
+    train = np.setdiff1d(federation.alignment.common, federation.held_out)
+    if all(is_image(p.frame[c].dtype) for p in parties for c in p.columns):
+        joined = {"image": pl.Series("image", _side_by_side(federation, parties))}
+        categories = []
+    else:
+        joined = {
+            _name(column, party, active): series
+            for party in parties
+            for column, series in views(federation, party, train).items()
+        }
+        categories = [_name(c, p, active) for p in parties for c in p.categories]
+    special = active.frame.select(*active.id_rule.columns, *active.labels_columns)
+    pooled = Party(
+        POOLED,
+        special.with_columns(**joined),
+        id=active.id_rule,
+        label=active.labels_columns,
+        columns=list(joined),
+        categories=categories,
+        folder=active.folder,
+    )
+    pooled.secret = active.secret  # one and the same network from one seed
+    one = Federation(pooled, (), federation.engine, seed=federation.seed)
+    one._common = federation._common
+    return one.view(federation.rows, federation.held_out)
+
+
+def _name(column: str, party: Party, active: Party) -> str:
+    """What a party's column is called in the one table."""
+    return column if party is active else f"{party.name}.{column}"
 
 
 def _rows_of(federation: Federation, party: Party) -> pl.Series:

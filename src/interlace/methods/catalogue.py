@@ -9,7 +9,13 @@ from typing import Any, Literal
 
 from interlace.errors import JobError
 from interlace.methods.base import Method, validated
-from interlace.methods.baselines import ActiveAlone, MeanImputation, Pooled
+from interlace.methods.baselines import (
+    ActiveAlone,
+    MeanImputation,
+    OwnColumns,
+    Pooled,
+    PooledColumns,
+)
 from interlace.methods.horizontal import (
     FedAdam,
     FedAvg,
@@ -274,6 +280,13 @@ CATALOGUE: dict[str, Entry] = {
         "baseline",
         "The active party's own columns and all of its labelled people; nobody else is asked.",
     ),
+    "own_columns": Entry(
+        OwnColumns,
+        "Active party alone",
+        "baseline",
+        "The same method on the active party's own columns and all of its labelled people; nobody "
+        "else is asked.",
+    ),
     "shared_only": Entry(
         SplitVFL,
         "Shared people only",
@@ -292,6 +305,13 @@ CATALOGUE: dict[str, Entry] = {
         "Pooled",
         "upper bound",
         "All columns of the shared people in one table, as if no table had to stay at home.",
+    ),
+    "pooled_columns": Entry(
+        PooledColumns,
+        "Pooled",
+        "upper bound",
+        "The same method on all columns of the shared people in one table, as if no table had to "
+        "stay at home.",
     ),
 }
 

@@ -10,7 +10,7 @@ from interlace.job.results import ModelResult, Results
 from interlace.methods.catalogue import entry
 from interlace.report.words import decimal, decimals_for, plural, span
 
-ALONE = ("active_alone", "clients_alone")  # the models that federation is measured against
+ALONE = ("active_alone", "own_columns", "clients_alone")  # what federation is measured against
 
 
 @dataclass(frozen=True)

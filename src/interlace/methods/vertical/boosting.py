@@ -1152,6 +1152,7 @@ class VerticalTrees(Method):
     (the active party's bins and splits) and ``made_`` (how many splits each partner keeps).
     """
 
+    alike = True
     n_estimators: int = 1
     num_parallel_tree: int = 1
     learning_rate: float = 1.0

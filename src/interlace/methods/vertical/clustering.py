@@ -285,6 +285,7 @@ class _Clustering(Method):
     """What k-means and mixtures over vertical parties share: starts, the best one, keeping."""
 
     supervised = False
+    alike = True
     side: ClassVar[type[KMeansSide]]
     protocol: ClassVar[str]
     clusters: int
@@ -296,10 +297,6 @@ class _Clustering(Method):
     @abstractmethod
     def _one_start(self, rng: np.random.Generator) -> float:
         """Find clusters from one start; returns the loss, a mean over people."""
-
-    @abstractmethod
-    def figures(self, federation: Federation) -> dict[str, float]:
-        """How well the clusters fit a view's people, by the names of measures."""
 
     @property
     def epochs(self) -> int:
