@@ -59,3 +59,7 @@ class PartyFailed(InterlaceError):
     def __init__(self, party: str, operation: str, reason: str) -> None:
         self.party, self.operation, self.reason = party, operation, reason
         super().__init__(f"party '{party}' could not answer '{operation}': {reason}")
+
+
+class PartyAway(PartyFailed):
+    """A party could not be reached for as long as the job waits. The run can be resumed."""

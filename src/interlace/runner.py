@@ -18,7 +18,6 @@ import math
 import os
 import platform
 import re
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -32,18 +31,18 @@ from sklearn.metrics import adjusted_rand_score
 
 import interlace
 from interlace.align import SESSION
-from interlace.assess.utility import MEASURES, evaluate
+from interlace.assess import MEASURES, evaluate, rightness, true_classes
 from interlace.data.features import FeaturePlan
 from interlace.data.noniid import heterogeneity
 from interlace.engines import InProcess
-from interlace.errors import InterlaceError, JobError
+from interlace.errors import InterlaceError, JobError, PartyAway
 from interlace.federation import Federation
-from interlace.files import write_whole
 from interlace.job.results import (
     Apart,
     EpochResult,
     FitResult,
     Flow,
+    KeptResult,
     Machine,
     ModelResult,
     PartyResult,
@@ -57,10 +56,11 @@ from interlace.methods.horizontal.baselines import InOnePlace
 from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.methods.horizontal.schema import FEWEST
 from interlace.methods.horizontal.side import HorizontalSide, Own, clients_of, meet
-from interlace.party import Party, Peer
+from interlace.party import Party, Peer, RunSide
 from interlace.report import write_report
 
 Progress = Callable[[str, float], None]
+Begun = dict[str, dict[str, int]]  # how many people and columns each party has
 AGREEMENT = "agreement"  # the session in which clients of a horizontal federation compare columns
 
 
@@ -104,6 +104,34 @@ def run(
         return _Run(job, folder, resume, progress or (lambda _what, _done: None), command).go()
 
 
+def drive(
+    job: Job,
+    federation: Federation,
+    *,
+    progress: Progress | None = None,
+    command: str = "",
+) -> Results:
+    """Run a job from the active party's seat, over whatever engine its federation has.
+
+    The run folder is the active party's own; a run that was stopped goes on. Every partner keeps
+    its part in its own folder.
+
+    Args:
+        job: What all have agreed to; of the party files it need hold none but the active one's.
+        federation: The active party with its folder, and the partners' names.
+        progress: As for :func:`run`; the partners are told too.
+        command: How the run was started, for the report.
+
+    Returns, raises: as :func:`run`; and ``PartyFailed`` where a partner cannot go on.
+    """
+    folder = federation.active.path()
+    resume = (folder / "job.yaml").exists() and _learnt_something(folder)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the numbers of '")
+        nobody = progress or (lambda _what, _done: None)
+        return _Run(job, folder, resume, nobody, command, federation).go()
+
+
 def default_folder(job: Job) -> Path:
     """Where a job runs unless told otherwise."""
     return Path("runs") / job.name
@@ -120,15 +148,23 @@ def make_party(name: str, file: PartyFile, *, label_needed: bool = True) -> Part
         categories=file.categories,
         task=file.task,
         policy=file.policy,
+        secret=file.secret,
         label_needed=label_needed,
     )
 
 
 class _Run:
     def __init__(
-        self, job: Job, folder: Path, resume: bool, progress: Progress, command: str
+        self,
+        job: Job,
+        folder: Path,
+        resume: bool,
+        progress: Progress,
+        command: str,
+        federation: Federation | None = None,
     ) -> None:
         self.job, self.folder, self.progress, self.command = job, folder, progress, command
+        self.federation = federation  # None: all parties are simulated here
         self.started = time.perf_counter()
         self.before: Results | None = None
         # Wrong names and settings should show before anything long begins.
@@ -142,7 +178,7 @@ class _Run:
                 )
             self._build(choice)
         for name, file in job.parties.items():
-            if file.table is None and not self.horizontal:
+            if federation is None and file.table is None and not self.horizontal:
                 raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
         self._claim(resume)
 
@@ -203,18 +239,10 @@ class _Run:
         if self.before is not None and self.before.finished:
             write_report(self.before, self.folder / "report.html")
             return self.before
-        self.progress("reading the parties' tables", 0.0)
-        parties = [make_party(name, file) for name, file in self.job.parties.items()]
-        federation = Federation.simulate(
-            parties,
-            active=self._active(),
-            wire=self.job.wire,
-            seed=self.job.seeds[0],
-            folder=self.folder,
-            protocol=self.job.align.protocol,
-            reveal=self.job.align.reveal,
-        )
-        _keep_tables(parties, resumed=self.before is not None)
+        parties, federation = self._federation()
+        me = RunSide(federation.active, federation.active.name)
+        about = {"resumed": self.before is not None}
+        begun = {me.partner: me.begin(about), **federation.tell(RunSide.begin, about)}
         if self.horizontal:
             views = dict.fromkeys(self.job.seeds, (federation, federation))
         else:
@@ -227,7 +255,7 @@ class _Run:
             views = {
                 seed: federation.split(self.job.test, seed=seed, **kind) for seed in self.job.seeds
             }
-        results = self.before or self._results(parties, federation, *views[self.job.seeds[0]])
+        results = self.before or self._results(begun, federation, *views[self.job.seeds[0]])
         fits = [
             (model, choice, seed)
             for model, choice in zip(results.models, self.choices, strict=True)
@@ -257,7 +285,7 @@ class _Run:
                 seconds = time.perf_counter() - began
                 model.fits.append(self._measure(method, federation, test, seed, tag, seconds))
             except InterlaceError as e:
-                if model.role == "method":
+                if model.role == "method" or isinstance(e, PartyAway):
                     raise
                 model.skipped = str(e)  # a baseline that does not fit must not hold up the run
                 self._write(results, parties)
@@ -265,28 +293,50 @@ class _Run:
             method.save(tag)
             if model.role == "method" and seed == self.job.seeds[0]:
                 results.flows += _flows(federation, tag)
+                accounts = {
+                    me.partner: me.account({}),
+                    **federation.tell(RunSide.account, {}),
+                }
                 for party_result in results.parties:
-                    own = next(p for p in parties if p.name == party_result.name)
-                    party_result.privacy = own.boundary.accounts()
-                    party_result.column_notes += _column_notes(own, method, tag)
+                    party_result.privacy = accounts[party_result.name]["privacy"]
+                    for own in (p for p in parties if p.name == party_result.name):
+                        party_result.column_notes += _column_notes(own, method, tag)
                     if isinstance(method, HorizontalMethod):
-                        claims = {n: method.privacy_.get(n) for n in (own.name, "all clients")}
+                        names = (party_result.name, "all clients")
+                        claims = {n: method.privacy_.get(n) for n in names}
                         party_result.privacy |= {
                             f"updates of {n}": c for n, c in claims.items() if c
                         }
             self._write(results, parties)
-            for party in parties:
-                party.sides.clear()  # what was learnt is saved; the conversation is over
-                for done in (tag, *_grown_from(party, tag)):
-                    shutil.rmtree(party.path("checkpoints", done), ignore_errors=True)
+            me.close({"name": tag})
+            for name, ended in federation.tell(RunSide.close, {"name": tag}).items():
+                of = next(p for p in results.parties if p.name == name)
+                of.ledger_head = ended["ledger_head"]
         results.finished = True
         self._write(results, parties)
         write_report(results, self.folder / "report.html")
         self.progress("done", 1.0)
         return results
 
+    def _federation(self) -> tuple[list[Party], Federation]:
+        """The parties that are here, and the federation of all."""
+        if self.federation is not None:
+            return [self.federation.active], self.federation
+        self.progress("reading the parties' tables", 0.0)
+        parties = [make_party(name, file) for name, file in self.job.parties.items()]
+        federation = Federation.simulate(
+            parties,
+            active=self._active(),
+            wire=self.job.wire,
+            seed=self.job.seeds[0],
+            folder=self.folder,
+            protocol=self.job.align.protocol,
+            reveal=self.job.align.reveal,
+        )
+        return parties, federation
+
     def _results(
-        self, parties: list[Party], federation: Federation, train: Federation, test: Federation
+        self, begun: Begun, federation: Federation, train: Federation, test: Federation
     ) -> Results:
         models = []
         for i, choice in enumerate(self.choices):
@@ -305,9 +355,9 @@ class _Run:
             name=self.job.name,
             description=self.job.description,
             **(
-                self._horizontal(parties, federation)
+                self._horizontal(begun, federation)
                 if self.horizontal
-                else self._vertical(parties, federation, train, test)
+                else self._vertical(begun, federation, train, test)
             ),
             models=models,
             seeds=self.job.seeds,
@@ -324,7 +374,7 @@ class _Run:
         )
 
     def _vertical(
-        self, parties: list[Party], federation: Federation, train: Federation, test: Federation
+        self, begun: Begun, federation: Federation, train: Federation, test: Federation
     ) -> dict[str, Any]:
         """What is to be learnt, and from whom."""
         method = entry(self.job.method.name).make
@@ -339,14 +389,14 @@ class _Run:
                 "positives": float(test.y.double().mean()) if plan.task == "binary" else None,
             }
         return about | {
-            "parties": [_party_result(p, federation) for p in parties],
+            "parties": [_party_result(n, sizes, federation) for n, sizes in begun.items()],
             "shared_by_all": len(federation.alignment.common),
             "trained_on": len(learnt_from.rows),
             "tested_on": len(test.rows),
             "flows": _flows(federation, SESSION),  # the ledger may hold a fit that was stopped too
         }
 
-    def _horizontal(self, parties: list[Party], federation: Federation) -> dict[str, Any]:
+    def _horizontal(self, begun: Begun, federation: Federation) -> dict[str, Any]:
         """The same after the parties have compared their columns and labels."""
         self.progress("comparing the parties' columns", 0.0)
         method = self._build(self.job.method)
@@ -357,28 +407,33 @@ class _Run:
         plan = met.label_plan
         results = [
             PartyResult(
-                name=p.name,
-                active=p is fed.active,
-                people=len(p),
-                columns=len(p.columns),
+                name=name,
+                active=name == fed.active.name,
+                people=sizes["people"],
+                columns=sizes["columns"],
                 shared=0,
-                alone=len(p),
+                alone=sizes["people"],
                 learnt=[],
-                id_notes=p.keys.report.notes,
-                column_notes=met.notes if p is fed.active else [],
+                id_notes=_id_notes(name, fed),
+                column_notes=met.notes if name == fed.active.name else [],
             )
-            for p in parties
+            for name, sizes in begun.items()
         ]
+        here = _here(fed)
         return {
             "geometry": "horizontal",
             "task": plan.task if plan else "clustering",
-            "label": next((", ".join(p.labels_columns) for p in parties if p.has_label), ""),
+            "label": next((", ".join(p.labels_columns) for p in here if p.has_label), ""),
             "classes": len(plan.classes) if plan else 0,
             "parties": results,
             "shared_by_all": 0,
             "trained_on": sum(n["train"] + n["validation"] for n in met.rows.values()),
             "tested_on": sum(n["test"] for n in met.rows.values() if n["test"] >= FEWEST),
-            "apart": _apart([_side(fed, c) for c in clients.values()], fed.seed),
+            "apart": (
+                _apart([_side(fed, c) for c in clients.values()], fed.seed)
+                if isinstance(fed.engine, InProcess)
+                else None  # to tell would take all clients' rows
+            ),
             "flows": _flows(fed, AGREEMENT),
         }
 
@@ -407,14 +462,15 @@ class _Run:
             rounds=len(method.history_) if isinstance(method, HorizontalMethod) else passed.rounds,
             messages=passed.messages,
             bytes=passed.bytes,
+            kept=_kept(method, federation, self.job),
         )
 
     def _write(self, results: Results, parties: list[Party]) -> None:
         results.seconds += time.perf_counter() - self.started
         self.started = time.perf_counter()
         for party in results.parties:
-            own = next(p for p in parties if p.name == party.name)
-            party.ledger_head = own.boundary.ledger.head
+            for own in (p for p in parties if p.name == party.name):
+                party.ledger_head = own.boundary.ledger.head
         try:
             results.write(self.folder / "results.json")
         except OSError as e:
@@ -533,20 +589,31 @@ def _why_not(name: str, federation: Federation) -> str | None:
     return None
 
 
-def _party_result(party: Party, federation: Federation) -> PartyResult:
+def _here(federation: Federation) -> list[Party]:
+    """The parties of which this process has more than the name."""
+    engine = federation.engine
+    return list(engine.parties.values()) if isinstance(engine, InProcess) else [federation.active]
+
+
+def _id_notes(name: str, federation: Federation) -> list[str]:
+    """What making keys of a party's ids found worth saying; real partners keep it to themselves."""
+    return next((p.keys.report.notes for p in _here(federation) if p.name == name), [])
+
+
+def _party_result(name: str, sizes: dict[str, int], federation: Federation) -> PartyResult:
     alignment = federation.alignment
-    active = party is federation.active
-    shared = len(alignment.common) if active else len(party.shared_with(federation.active.name))
+    active = name == federation.active.name
+    shared = len(alignment.common) if active else len(alignment.pairs[name])
     held_by_a_partner = int(alignment.holders.any(1).sum()) if active else shared
     return PartyResult(
-        name=party.name,
+        name=name,
         active=active,
-        people=len(party),
-        columns=len(party.columns),
+        people=sizes["people"],
+        columns=sizes["columns"],
         shared=shared,
-        alone=len(party) - held_by_a_partner,
-        learnt=alignment.report.learnt[party.name],
-        id_notes=party.keys.report.notes,
+        alone=sizes["people"] - held_by_a_partner,
+        learnt=alignment.report.learnt[name],
+        id_notes=_id_notes(name, federation),
     )
 
 
@@ -567,26 +634,28 @@ def _column_notes(party: Party, method: Method, tag: str) -> list[str]:
     ]
 
 
-def _keep_tables(parties: list[Party], *, resumed: bool) -> None:
-    """Each party notes in its own folder which table it is; a run goes on with no other.
+def _kept(method: Method, federation: Federation, job: Job) -> list[KeptResult]:
+    """What a method made of people without a label, held against the truth that a simulation has.
 
     Raises:
-        JobError: a party's table has changed since the run began.
+        DataError: the job's table of true labels, an id or a label of it is not usable.
     """
-    for party in parties:
-        note = party.path("table")
-        if resumed and note.exists() and note.read_text() != party.table:
-            raise JobError(
-                f"the table of party '{party.name}' has changed since the run began, and a run is "
-                "of one table; go on with the table as it was, or begin another run by --out"
-            )
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(note, party.table.encode())
-
-
-def _grown_from(party: Party, tag: str) -> list[str]:
-    """Checkpoints of models inside a model, such as a teacher's."""
-    return [f.name for f in party.path("checkpoints").glob(f"{tag}-*")]
+    if not hasattr(method, "kept_"):
+        return []
+    truth = None
+    if job.truth is not None and isinstance(federation.engine, InProcess):
+        active = federation.active
+        table = Party(
+            "truth",
+            job.truth,
+            id=active.id_rule,
+            label=active.labels_columns,
+            columns=[],
+            task=active.task,
+        )
+        truth = true_classes(table, list(federation.engine.parties.values()), method.label_plan_)
+    found = rightness(method, federation, truth)
+    return [KeptResult(party=name, **vars(one)) for name, one in found.items()]
 
 
 def _flows(federation: Federation, session: str) -> list[Flow]:
