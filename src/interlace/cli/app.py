@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 import interlace
-from interlace.cli import console, demo, inspect, predict, report, run, split
+from interlace.cli import console, demo, inspect, predict, report, run, serve, split
 from interlace.errors import InterlaceError
 
 P = ParamSpec("P")
@@ -49,8 +49,8 @@ def main(
     """One model from several organisations' tables, without moving a record.
 
     Start with `interlace demo`. With tables of your own: `inspect` says how they fit together,
-    `run` trains by a job file, `predict` scores new people, `report` shows a run again. With a
-    single table: `split` cuts it into parties.
+    `run` trains by a job file, `predict` scores new people, `serve` answers for one at a time,
+    `report` shows a run again. With a single table: `split` cuts it into parties.
     """
     global _debug
     _debug = debug
@@ -102,5 +102,13 @@ def _explain(e: OSError) -> str:
     return f"{what}. {way_out}" if way_out else what
 
 
-for _verb in (demo.demo, split.split, inspect.inspect, run.run, predict.predict, report.report):
+for _verb in (
+    demo.demo,
+    split.split,
+    inspect.inspect,
+    run.run,
+    predict.predict,
+    serve.serve,
+    report.report,
+):
     app.command(_verb.__name__)(_guarded(_verb))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -41,9 +42,7 @@ def predict(
     or `none` where the run trained no model for those the partners lack. After a horizontal
     training, one row for each person of every table, with its `party`.
     """
-    tables = dict(_named(text) for text in table)
-    if len(tables) < len(table):
-        raise JobError("a party is given two tables; give one for each party")
+    tables = named_tables(table)
     if out.suffix not in (".csv", ".parquet"):
         raise JobError(f"scores cannot be written as '{out.suffix}'; name a .csv or .parquet file")
 
@@ -69,8 +68,20 @@ _MODELS = {
     "global": "scored at their own party with the model that all trained",
     "joint": "all parties hold them",
     "alone": "a partner lacks them: scored by the active party's own model",
-    "none": "a partner lacks them, and the run trained no `active_alone` model to score them by",
+    "none": "a partner lacks them, and the run trained no model of the active party alone",
 }
+
+
+def named_tables(options: Sequence[str]) -> dict[str, str]:
+    """Tables by party, from options ``PARTY=PATH``.
+
+    Raises:
+        JobError: an option names no party and table, or two name one party.
+    """
+    tables = dict(_named(text) for text in options)
+    if len(tables) < len(options):
+        raise JobError("a party is given two tables; give one for each party")
+    return tables
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.party import Party
 from interlace.runner import compared, make_party
 
-ALONE = "active_alone"  # scores the people whom no partner holds
+ALONE = ("active_alone", "own_columns")  # either scores the people whom no partner holds
 
 
 def predict(
@@ -58,12 +58,12 @@ def predict(
     parts, order = [], []
     for name, source, rows in (
         (job.method.name, "joint", shared),
-        (ALONE, "alone", alone),
+        (trained.stand_in, "alone", alone),
     ):
         if not len(rows):
             continue
         order.append(rows)
-        if name in trained.models:
+        if name is not None:
             method = trained.model(name, federation)
             parts.append(_scores(method, federation.view(rows), source))
         else:
@@ -97,13 +97,19 @@ class Trained:
         folder = Path(run)
         if not (folder / "results.json").exists():
             raise JobError(f"{folder} holds no results; train first with `interlace run`")
-        job, results = read_job(folder / "job.yaml"), Results.read(folder / "results.json")
+        results = Results.read(folder / "results.json")
+        job = results.settled(read_job(folder / "job.yaml"))
         seed = results.seeds[0] if seed is None else seed
         models = {m.name for m in results.models for f in m.fits if f.seed == seed}
         if job.method.name not in models:
             raise JobError(f"{folder} holds no trained model of seed {seed}; finish it by --resume")
         active = next(p.name for p in results.parties if p.active)
         return cls(folder, job, active, seed, frozenset(models))
+
+    @property
+    def stand_in(self) -> str | None:
+        """The model that asks no partner, if the run trained one."""
+        return next((name for name in ALONE if name in self.models), None)
 
     def check(self, parties: Iterable[str]) -> None:
         """Make sure that these are names of parties.
