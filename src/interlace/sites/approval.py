@@ -1,0 +1,338 @@
+"""Approvals: a party's signed word on a contract, given by hand or by a standing rule.
+
+An approval is signed with the private key of the party's site certificate (RSA-PSS, SHA-256, by
+``cryptography``), which the federation's root certificate has issued. It holds the contract's
+digest, so it stands for exactly that contract.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.x509.oid import NameOID
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import interlace
+from interlace.boundary import Policy
+from interlace.boundary.policy import Standing
+from interlace.errors import InterlaceError, Refused
+from interlace.files import write_whole
+from interlace.methods.catalogue import entry
+from interlace.sites.account import Account
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder, RunFolder, Status
+from interlace.sites.plan import Plan, compared, plan_of
+
+DAY = 24 * 3600
+_PADDING = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.MAX_LENGTH)
+
+Answer = Literal["approved", "refused"]
+
+
+class Approval(BaseModel):
+    """What a party says to a contract, and the proof that it was that party."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str
+    digest: str
+    party: str
+    answer: Answer
+    by: Literal["hand", "standing rule", "policy"]
+    reason: str = ""
+    time: str
+    certificate: str  # PEM
+    signature: str = ""  # hexadecimal
+
+    @property
+    def signed(self) -> bytes:
+        """What the signature is over."""
+        fields = self.model_dump(mode="json", exclude={"signature"})
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def read(cls, text: str) -> Approval:
+        """Read an approval that was kept or sent.
+
+        Raises:
+            Refused: it is none.
+        """
+        try:
+            return cls.model_validate_json(text[: 2**16])
+        except ValidationError as e:
+            raise Refused("this is not an approval") from e
+
+    def verify(self, contract: Contract, root: bytes) -> None:
+        """Make sure that a party of the contract has said this, and of this very contract.
+
+        Args:
+            contract: What it must be about.
+            root: The federation's root certificate, as PEM.
+
+        Raises:
+            Refused: another contract, a certificate of another federation or of somebody else, one
+                that has expired, or a signature that does not fit.
+        """
+        whose = f"the approval of '{self.party}'"
+        if (self.run, self.digest) != (contract.run, contract.digest):
+            raise Refused(f"{whose} is of another contract ({self.run})")
+        if self.party not in contract.parties:
+            raise Refused(f"{whose} is of nobody that takes part in '{contract.run}'")
+        try:
+            certificate = x509.load_pem_x509_certificate(self.certificate.encode())
+            certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(root))
+        except (ValueError, TypeError, InvalidSignature) as e:
+            raise Refused(f"{whose} bears a certificate of another federation") from e
+        if common_name(certificate) != self.party:
+            raise Refused(f"{whose} bears the certificate of '{common_name(certificate)}'")
+        if not certificate.not_valid_before_utc <= datetime.now(UTC):
+            raise Refused(f"the certificate of '{self.party}' is not valid yet; check the clocks")
+        if certificate.not_valid_after_utc < datetime.now(UTC):
+            raise Refused(
+                f"the certificate of '{self.party}' expired on "
+                f"{certificate.not_valid_after_utc:%d %B %Y}; it needs another"
+            )
+        key = certificate.public_key()
+        assert isinstance(key, rsa.RSAPublicKey)
+        try:
+            key.verify(bytes.fromhex(self.signature), self.signed, _PADDING, hashes.SHA256())
+        except (InvalidSignature, ValueError):
+            raise Refused(f"{whose} has been changed: its signature does not fit") from None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a party says to a contract now.
+
+    ``approval`` is its signed form, which the driver collects; absent while it is waiting. ``plan``
+    is what it lets out at most.
+    """
+
+    state: Literal["approved", "refused", "waiting"]
+    reason: str = ""
+    approval: Approval | None = None
+    plan: Plan | None = None
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """Whom a certificate is about."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
+
+
+def decide(folder: PartyFolder, contract: Contract, submitter: str | None = None) -> Decision:
+    """Answer a contract: by what was said by hand, else by the party's policy.
+
+    A waiting party is asked again: somebody may have answered by hand in the meantime. The contract
+    and the disclosure plan are kept in the run's folder, for whoever is to answer.
+
+    Args:
+        folder: The party's.
+        contract: What is asked.
+        submitter: Which party submitted it, where that is known: it must be the one that drives.
+    """
+    run = folder.run(contract.run)
+    run.keep(contract)
+    if folder.stopped:
+        # Not signed: it is no answer to this contract, and ends with the stop.
+        return Decision(
+            "refused", f"'{folder.name}' has stopped everything (`party start` ends it)"
+        )
+    given = answer_of(run)
+    if given is not None:
+        return Decision(given.answer, given.reason, given, plan_kept(run))
+    if submitter is not None and submitter != contract.active:
+        return refuse(folder, run, f"'{submitter}' submitted it for '{contract.active}' to drive")
+    try:
+        policy = folder.read().policy
+        if why := objection(folder, policy, contract):
+            return refuse(folder, run, why)
+        plan = plan_for(folder, run)
+        if why := over_budget(folder, policy, plan):
+            return refuse(folder, run, why)
+    except InterlaceError as e:
+        return Decision("waiting", f"'{folder.name}' cannot answer yet: {e}")
+    for rule in policy.approve:
+        if not _why_not(rule, folder, contract, plan):
+            return approve(folder, run, "standing rule")
+    run.note(Status(state="waiting", doing=f"for `interlace approve {run.name}`"))
+    return Decision("waiting", f"'{folder.name}' has not answered yet", None, plan)
+
+
+def approve(
+    folder: PartyFolder, run: RunFolder, by: Literal["hand", "standing rule"] = "hand"
+) -> Decision:
+    """Approve a run, and count its privacy budget against the party's.
+
+    Raises:
+        Refused: the party's policy objects, which no approval by hand can put aside.
+    """
+    contract, policy = run.contract, folder.read().policy
+    plan = plan_for(folder, run)
+    why = objection(folder, policy, contract) or over_budget(folder, policy, plan)
+    if why:
+        raise Refused(f"{why}; nobody can approve '{run.name}' while the policy says so")
+    approval = _keep(folder, run, "approved", by, "")
+    Account(folder.root).charge(run.name, plan.epsilon or 0.0, plan.delta)
+    run.note(Status(state="approved", doing=f"approved by {by}"))
+    return Decision("approved", "", approval, plan)
+
+
+def refuse(
+    folder: PartyFolder, run: RunFolder, why: str, by: Literal["hand", "policy"] = "policy"
+) -> Decision:
+    """Refuse a run, and say why: the driver is told."""
+    approval = _keep(folder, run, "refused", by, why)
+    run.note(Status(state="refused", reason=why))
+    return Decision("refused", why, approval)
+
+
+def answer_of(run: RunFolder) -> Approval | None:
+    """What the party has said to a run, if it has."""
+    file = run.path / "approval.json"
+    return Approval.read(file.read_text()) if file.exists() else None
+
+
+def keep_others(run: RunFolder, approvals: Iterable[Approval]) -> None:
+    """Keep what the other parties said, as evidence."""
+    (run.path / "approvals").mkdir(parents=True, exist_ok=True)
+    for approval in approvals:
+        file = run.path / "approvals" / f"{approval.party}.json"
+        write_whole(file, approval.model_dump_json(indent=1).encode())
+
+
+def plan_kept(run: RunFolder) -> Plan | None:
+    """The disclosure plan that was made before, if one was."""
+    file = run.path / "plan.json"
+    return Plan.model_validate_json(file.read_text()) if file.exists() else None
+
+
+def plan_for(folder: PartyFolder, run: RunFolder) -> Plan:
+    """The disclosure plan of a run, made once and then kept."""
+    plan = plan_kept(run)
+    if plan is None:
+        plan = plan_of(folder.name, folder.read(), run.contract)
+        write_whole(run.path / "plan.json", plan.model_dump_json(indent=1).encode())
+    return plan
+
+
+def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | None:
+    """Why the party's policy takes no part in this, or ``None``."""
+    if contract.version != interlace.__version__:
+        return (
+            f"it is for interlace {contract.version}, and '{folder.name}' runs "
+            f"{interlace.__version__}; install the same version at all sites"
+        )
+    if folder.name not in contract.parties:
+        return f"'{folder.name}' is not among its parties: {', '.join(contract.parties)}"
+    names = [contract.method.name, *(c.name for c in compared(contract))]
+    try:
+        for name in names:
+            entry(name)
+    except InterlaceError as e:
+        return str(e)
+    others = [name for name in contract.parties if name != folder.name]
+    why = policy.objection(names, others, contract.purpose)
+    if why is None and policy.runs_per_day is not None:
+        today = _runs_today(folder, folder.run(contract.run))
+        if today >= policy.runs_per_day:
+            why = f"its policy begins at most {policy.runs_per_day} runs a day (`runs_per_day`)"
+    return why
+
+
+def over_budget(folder: PartyFolder, policy: Policy, plan: Plan) -> str | None:
+    """Why the party's privacy budget does not allow a run, or ``None``."""
+    if policy.budget is None:
+        return None
+    if plan.epsilon is None:
+        return (
+            "its policy has a privacy budget, and the run claims no privacy: put a `clip` and "
+            f"noise before {' and '.join(plan.without_claim)}"
+        )
+    spent = Account(folder.root).spent(without=plan.run)
+    epsilon, delta = spent.epsilon + plan.epsilon, spent.delta + plan.delta
+    if epsilon > policy.budget.epsilon or delta > policy.budget.delta:
+        return (
+            f"it would take the privacy spent to epsilon {epsilon:.3g}, delta {delta:.1g}; the "
+            f"budget is {policy.budget.epsilon:g}, {policy.budget.delta:g} (`budget`)"
+        )
+    return None
+
+
+def _why_not(rule: Standing, folder: PartyFolder, contract: Contract, plan: Plan) -> str | None:
+    """What of a run a standing rule does not cover, or ``None``."""
+    names = {contract.method.name, *(c.name for c in compared(contract))}
+    if rule.drivers is not None and contract.active not in rule.drivers:
+        return "drivers"
+    if rule.methods is not None and not names <= rule.methods:
+        return "methods"
+    if rule.purposes is not None and contract.purpose not in rule.purposes:
+        return "purposes"
+    if rule.kinds is not None and not set(plan.leaves) <= rule.kinds:
+        return "kinds"
+    if rule.max_bytes is not None and plan.bytes > rule.max_bytes:
+        return "max_bytes"
+    today = _runs_today(folder, folder.run(contract.run))
+    if rule.runs_per_day is not None and today >= rule.runs_per_day:
+        return "runs_per_day"
+    return None
+
+
+def _runs_today(folder: PartyFolder, but: RunFolder) -> int:
+    """How many other runs were approved in the last 24 hours."""
+    since, count = time.time() - DAY, 0
+    for run in folder.runs():
+        file = run.path / "approval.json"
+        if run.name != but.name and file.exists() and file.stat().st_mtime >= since:
+            given = answer_of(run)
+            count += given is not None and given.answer == "approved"
+    return count
+
+
+def _keep(
+    folder: PartyFolder,
+    run: RunFolder,
+    answer: Answer,
+    by: Literal["hand", "standing rule", "policy"],
+    why: str,
+) -> Approval:
+    """Sign an answer and keep it."""
+    certificate = _read(folder.kit / "startup" / "client.crt", folder)
+    key = serialization.load_pem_private_key(
+        _read(folder.kit / "startup" / "client.key", folder), password=None
+    )
+    assert isinstance(key, rsa.RSAPrivateKey)
+    unsigned = Approval(
+        run=run.name,
+        digest=run.contract.digest,
+        party=folder.name,
+        answer=answer,
+        by=by,
+        reason=why,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        certificate=certificate.decode(),
+    )
+    signature = key.sign(unsigned.signed, _PADDING, hashes.SHA256()).hex()
+    approval = unsigned.model_copy(update={"signature": signature})
+    write_whole(run.path / "approval.json", approval.model_dump_json(indent=1).encode())
+    return approval
+
+
+def _read(file: Path, folder: PartyFolder) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as e:
+        raise InterlaceError(
+            f"{file} cannot be read ({e.strerror}), and '{folder.name}' signs its answers with it; "
+            "`interlace party install` puts it there"
+        ) from e

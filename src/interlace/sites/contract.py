@@ -1,0 +1,154 @@
+"""A contract: what all parties of a run agree to, and nothing that is one party's own.
+
+It is the public part of a job, with the version of the package that carries it out. Its digest is
+what an approval signs, so that no word of it can be changed afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+import interlace
+from interlace.errors import JobError, Refused
+from interlace.job.spec import Matching, MethodChoice, read_public
+
+# What NVIDIA FLARE takes for a site's name, and a certificate for a common name.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+MOST_BYTES = 2**16  # of a contract as JSON
+
+
+def check_site_name(name: str) -> str:
+    """Make sure that a party on real sites can be called so.
+
+    Raises:
+        JobError: it cannot.
+    """
+    if not NAME.fullmatch(name) or name.lower() == "server":
+        raise JobError(
+            f"'{name[:70]}' cannot be a site's name: it takes up to 63 letters, digits, '-' and "
+            "'_', starts with a letter or digit, and is not 'server'"
+        )
+    return name
+
+
+class Contract(BaseModel):
+    """What the parties of one run agree to; its fields are those of a job.
+
+    ``classes`` is how many classes the label has (1: a number is learnt); the party that drives
+    states it, since what the others send hangs on it. ``version`` is the package's: all sites run
+    the same.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,80}$")
+    description: str = ""
+    purpose: str = ""
+    parties: list[str] = Field(min_length=2)
+    active: str
+    method: MethodChoice = MethodChoice(name="split")
+    compare: list[MethodChoice] | Literal["all", "none"] = "all"
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[0, 1, 2], min_length=1)
+    test: float = Field(default=0.25, gt=0, lt=1)
+    align: Matching = Field(default_factory=Matching)
+    wait: float = Field(default=24.0, gt=0)
+    classes: int | None = Field(default=None, ge=1)
+    version: str = interlace.__version__
+
+    @field_validator("parties")
+    @classmethod
+    def _names(cls, parties: list[str]) -> list[str]:
+        for name in parties:
+            try:
+                check_site_name(name)
+            except JobError as e:
+                raise ValueError(str(e)) from e
+            if parties.count(name) > 1:
+                raise ValueError(f"'{name}' stands there twice; every party needs its own name")
+        return parties
+
+    @model_validator(mode="after")
+    def _driver(self) -> Self:
+        if self.active not in self.parties:
+            raise ValueError(f"`active` is '{self.active}', which is not among `parties`")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The contract as JSON in its one canonical form: sorted keys, no spaces, ASCII."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b of the canonical form, 32 bytes as hexadecimal digits."""
+        return blake2b(self.text.encode(), digest_size=32).hexdigest()
+
+    @property
+    def run(self) -> str:
+        """What the run is called at every party: the job's name and the start of the digest."""
+        return f"{self.name}-{self.digest[:8]}".replace(" ", "_")
+
+    @property
+    def passive(self) -> list[str]:
+        """The parties that answer."""
+        return [name for name in self.parties if name != self.active]
+
+    @classmethod
+    def read(cls, text: str) -> Contract:
+        """Read what another party sent, or what was kept.
+
+        Raises:
+            Refused: it is not a contract, or too long for one.
+        """
+        if len(text) > MOST_BYTES:
+            raise Refused(f"a contract of {len(text):,} bytes is longer than {MOST_BYTES:,}")
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as e:
+            fault = e.errors()[0]
+            where = ".".join(str(p) for p in fault["loc"]) or "the whole"
+            raise Refused(
+                f"this is not a contract of interlace {interlace.__version__}: `{where}`: "
+                f"{fault['msg'].lower()}"
+            ) from e
+
+
+def read_contract(path: Path, *, submitter: str, classes: int | None = None) -> Contract:
+    """The contract that a job file asks for.
+
+    Args:
+        path: The job file. Its parties may be names alone; party files' contents are left out.
+        submitter: The party that submits it, which drives unless the job says who does.
+        classes: How many classes the label has, where the submitter drives and so knows it.
+
+    Raises:
+        JobError: the file is not a job, or says what sites cannot do.
+    """
+    contract = read_public(path, _Asked)
+    active = contract.active or submitter
+    fields = {name: getattr(contract, name) for name in contract.model_fields_set}
+    driven = {"active": active, "classes": classes if active == submitter else None}
+    try:
+        return Contract(**fields | driven)
+    except ValidationError as e:
+        faults = "; ".join(
+            f"`{'.'.join(map(str, f['loc']))}`: {f['msg'].removeprefix('Value error, ')}"
+            for f in e.errors()
+        )
+        raise JobError(f"{path}: {faults}") from e
+
+
+class _Asked(Contract):
+    """A job file may leave open who drives."""
+
+    active: str | None = None  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _driver(self) -> Self:
+        return self

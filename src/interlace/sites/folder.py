@@ -1,0 +1,267 @@
+"""A party's folder: all that one organisation keeps for its runs with others.
+
+::
+
+    bank/
+      party.yaml       its table, ids, label and policy: the organisation's own to write
+      site.yaml        its name, its federation, what it takes on there
+      kit/             its start-up kit of NVIDIA FLARE: certificate, private key, settings
+      server/          the server's kit, where it hosts the federation's server
+      user/            its user's kit, where it may submit jobs
+      requests/        requests for certificates, with the private keys made for them
+      account.sqlite   the privacy budget that its runs have used
+      STOP             while this is here, nothing leaves and nothing is answered
+      runs/<run>/      contract.json, plan.json, approval.json, approvals/ of the others,
+                       status.json, log.txt, ledger.sqlite, checkpoints/, models/, results.json,
+                       report.html
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from interlace.errors import InterlaceError, JobError
+from interlace.files import write_whole
+from interlace.job.spec import PartyFile, read_party_file
+from interlace.sites.contract import Contract
+
+ENVIRONMENT = "INTERLACE_PARTY"  # where a site's processes find their party's folder
+
+State = Literal[
+    "waiting",  # for an approval
+    "approved",  # by all, not begun
+    "running",
+    "paused",  # a partner was away for too long; submitting the job again goes on with it
+    "finished",
+    "refused",
+    "stopped",  # by hand
+    "failed",
+]
+
+
+class Site(BaseModel):
+    """What an organisation takes on in a federation (``site.yaml``)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    drives: bool = Field(default=True, description="It may submit jobs and drive them.")
+    hosts: bool = Field(default=False, description="It hosts the federation's server.")
+    federation: str = Field(default="", description="The federation's name.")
+    host: str = Field(default="", description="The server's name in the network.")
+    port: int = Field(default=8002, description="The server's port.")
+
+
+class Status(BaseModel):
+    """How a run stands at one party. ``done`` is the share of it that is behind."""
+
+    state: State
+    doing: str = ""
+    done: float = Field(default=0.0, ge=0, le=1)
+    reason: str = ""
+    job: str = ""  # what FLARE calls it
+    began: float = Field(default_factory=time.time)
+    updated: float = Field(default_factory=time.time)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self.state in ("paused", "finished", "refused", "stopped", "failed")
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By the pace so far; ``None`` where it cannot be told."""
+        if self.state != "running" or self.done <= 0.01:
+            return None
+        return (self.updated - self.began) * (1 - self.done) / self.done
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a party keeps of one run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def ledger(self) -> Path:
+        """The party's ledger of this run."""
+        return self.path / "ledger.sqlite"
+
+    @property
+    def log(self) -> Path:
+        """What the party's job said on the way."""
+        return self.path / "log.txt"
+
+    def keep(self, contract: Contract) -> None:
+        """Keep the contract; a run has one for good."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / "contract.json").exists():
+            write_whole(self.path / "contract.json", contract.text.encode())
+
+    @property
+    def contract(self) -> Contract:
+        """What the run is about.
+
+        Raises:
+            JobError: there is no such run here.
+        """
+        try:
+            return Contract.read((self.path / "contract.json").read_text())
+        except FileNotFoundError:
+            raise JobError(
+                f"there is no run '{self.name}' here; `interlace status` lists them"
+            ) from None
+
+    @property
+    def status(self) -> Status:
+        """How it stands; waiting, where nothing else is known."""
+        try:
+            return Status.model_validate_json((self.path / "status.json").read_text())
+        except (FileNotFoundError, ValidationError):
+            return Status(state="waiting", doing="asked for, not yet answered")
+
+    def note(self, status: Status) -> None:
+        """Keep how it stands."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.path / "status.json", status.model_dump_json().encode())
+
+
+@dataclass(frozen=True)
+class PartyFolder:
+    """One organisation's folder."""
+
+    root: Path
+    site: Site
+
+    @classmethod
+    def open(cls, root: Path) -> PartyFolder:
+        """Open a folder that ``interlace party new`` made.
+
+        Raises:
+            JobError: it is none.
+        """
+        file = root / "site.yaml"
+        try:
+            return cls(root.resolve(), Site.model_validate(yaml.safe_load(file.read_text())))
+        except FileNotFoundError:
+            raise JobError(
+                f"{root} is not a party's folder; make one by `interlace party new NAME`, or say "
+                "which it is by --party"
+            ) from None
+        except (ValidationError, yaml.YAMLError) as e:
+            raise JobError(f"{file} is damaged: {str(e).splitlines()[0]}") from e
+
+    @classmethod
+    def here(cls) -> PartyFolder:
+        """The folder that the environment names, or the one we are in.
+
+        Raises:
+            JobError: there is none.
+        """
+        return cls.open(Path(os.environ.get(ENVIRONMENT, ".")))
+
+    @property
+    def name(self) -> str:
+        """The party's name."""
+        return self.site.name
+
+    @property
+    def kit(self) -> Path:
+        """FLARE's start-up kit of this site."""
+        return self.root / "kit"
+
+    @property
+    def server(self) -> Path:
+        """FLARE's start-up kit of the server, at the party that hosts it."""
+        return self.root / "server"
+
+    @property
+    def user(self) -> Path:
+        """FLARE's start-up kit of the user who submits jobs."""
+        return self.root / "user"
+
+    @property
+    def stop_file(self) -> Path:
+        """While it is there, nothing leaves the party and nothing is answered."""
+        return self.root / "STOP"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the party has stopped everything."""
+        return self.stop_file.exists()
+
+    def read(self) -> PartyFile:
+        """The party file; its policy heeds :attr:`stop_file`.
+
+        Raises:
+            JobError: it is missing or wrong.
+        """
+        file = read_party_file(self.root / "party.yaml")
+        policy = file.policy.model_copy(update={"stop_file": self.stop_file})
+        return file.model_copy(update={"policy": policy})
+
+    def write(self, site: Site) -> PartyFolder:
+        """Keep what the organisation takes on."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(site.model_dump(), sort_keys=False)
+        write_whole(self.root / "site.yaml", text.encode())
+        return PartyFolder(self.root.resolve(), site)
+
+    def run(self, name: str) -> RunFolder:
+        """What is kept of a run.
+
+        Raises:
+            JobError: a run cannot be called so.
+        """
+        if Path(name).name != name or name.startswith("."):
+            raise JobError(f"'{name[:80]}' is not the name of a run")
+        return RunFolder(self.root / "runs" / name)
+
+    def runs(self) -> Iterator[RunFolder]:
+        """All runs that were asked for, the latest first."""
+        found = (self.root / "runs").glob("*/contract.json")
+        for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True):
+            yield RunFolder(file.parent)
+
+    def find(self, name: str | None) -> RunFolder:
+        """A run by its name or the beginning of it; without one, the latest.
+
+        Raises:
+            JobError: there is none, or several begin so.
+        """
+        runs = list(self.runs())
+        if not runs:
+            raise JobError(f"nobody has asked '{self.name}' for a run yet")
+        if name is None:
+            return runs[0]
+        fits = [r for r in runs if r.name == name] or [r for r in runs if r.name.startswith(name)]
+        if len(fits) != 1:
+            names = ", ".join(r.name for r in (fits or runs)[:5])
+            problem = "several runs begin so" if fits else f"there is no run '{name}'"
+            raise JobError(f"{problem}; there are: {names}")
+        return fits[0]
+
+
+def here(folder: Path | None) -> PartyFolder:
+    """The folder that a command is about: the one named, or the one we are in.
+
+    Raises:
+        InterlaceError: there is none.
+    """
+    try:
+        return PartyFolder.open(folder) if folder is not None else PartyFolder.here()
+    except OSError as e:
+        raise InterlaceError(f"{folder} cannot be read: {e.strerror}") from e

@@ -1,0 +1,362 @@
+"""The disclosure plan: what a run would let out of one party, at most, known before it begins.
+
+Each party makes its own, from the contract and its own table, so nobody tells anybody a size. It
+rehearses the run in this process: its own table against partners made up of random numbers, who
+hold all its people and as many columns. The rehearsal is of one epoch (round, tree), then of two;
+since every further one sends what the second sent beside the first, the run's whole length follows
+by a straight line. Of a large table a part is rehearsed, in two sizes, and the rest follows by a
+line too.
+
+What is assumed is said with the plan. It needs no faith: at the party's boundary the plan is a
+limit (:meth:`Plan.applied`), and what would go beyond it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from interlace import runner
+from interlace.align import SESSION
+from interlace.boundary import Kind, Ledger, Policy
+from interlace.boundary.guards import build_guard, chain
+from interlace.boundary.guards.noise import Gaussian, Laplace
+from interlace.job.spec import Job, MethodChoice, PartyFile
+from interlace.methods.catalogue import accepted, entry, is_horizontal
+from interlace.sites.contract import Contract
+
+ROWS = 2048  # of a larger table so many are rehearsed, and half as many
+# Settings that say how long a training is.
+LENGTHS = ("epochs", "rounds", "n_estimators", "n_trees", "local_epochs", "refine_epochs")
+MARGIN = 1.2  # for what hangs on the partners' data, as the shape of trees does
+FRAME = 65_536  # bytes of each kind beside: names are longer elsewhere, a batch more
+NOTES = 128  # control messages beside, which tell the partners how far the run is
+PARTNER = 10  # a partner may have so many times as many people when it comes to blinded ids
+NO_CLAIM_DUE = frozenset({Kind.CONTROL, Kind.BLINDED_IDS, Kind.CIPHERTEXT})
+
+
+Counts = NDArray[np.float64]  # messages, bytes
+
+
+class Claim(NamedTuple):
+    """What a guard claims: how often the person released most often has left, and for what."""
+
+    releases: float
+    epsilon: float
+
+
+class Leaving(BaseModel):
+    """What leaves of one kind, at most, over the whole run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    messages: int
+    bytes: int
+
+
+class Plan(BaseModel):
+    """A party's disclosure plan.
+
+    ``epsilon`` bounds, with ``delta``, what the run tells of one person, all receivers, kinds and
+    trainings added up; ``None`` where kinds (``without_claim``) leave without such a bound.
+    ``assumed`` says what the figures rest on.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    party: str
+    leaves: dict[Kind, Leaving]
+    capped: bool = True
+    epsilon: float | None = None
+    delta: float = 0.0
+    without_claim: list[str] = Field(default_factory=list)
+    guards: dict[Kind, str] = Field(default_factory=dict)
+    assumed: list[str] = Field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """All kinds together."""
+        return sum(leaving.bytes for leaving in self.leaves.values())
+
+    def applied(self, policy: Policy) -> Policy:
+        """The policy, made as narrow as the plan: its kinds, and its bytes of each."""
+        allowed = policy.allowed & set(self.leaves)
+        changes: dict[str, Any] = {"allow": allowed, "allow_also": frozenset()}
+        if self.capped:
+            bounds = policy.max_bytes_of
+            changes["max_bytes_of"] = {
+                kind: min(bounds.get(kind, leaving.bytes), leaving.bytes)
+                for kind, leaving in self.leaves.items()
+            }
+        return policy.model_copy(update=changes)
+
+
+def compared(contract: Contract) -> list[MethodChoice]:
+    """The baselines of a run over sites; those that need all tables in one place are left out."""
+    job = Job.model_construct(method=contract.method, compare=contract.compare)
+    return [c for c in runner.compared(job) if entry(c.name).role != "upper bound"]
+
+
+def plan_of(party: str, file: PartyFile, contract: Contract) -> Plan:
+    """What a run would let out of a party.
+
+    Args:
+        party: Its name.
+        file: Its party file, whose table is read.
+        contract: The run.
+
+    Raises:
+        PolicyError: its policy does not let a kind leave that the method needs.
+        InterlaceError: the run cannot be, as for :func:`interlace.run`.
+    """
+    with tempfile.TemporaryDirectory(prefix="interlace-plan-") as scratch:
+        return _Rehearsal(party, file, contract, Path(scratch)).plan()
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One rehearsal: by conversation and kind, messages and bytes that left; releases by guard."""
+
+    sent: Mapping[tuple[str, Kind], Counts]
+    claims: Mapping[str, Claim]
+
+
+class _Rehearsal:
+    def __init__(self, name: str, file: PartyFile, contract: Contract, scratch: Path) -> None:
+        self.name, self.contract, self.scratch = name, contract, scratch
+        self.horizontal = is_horizontal(contract.method.name)
+        self.blind = file.table is None  # drives horizontal clients whose columns it cannot know
+        policy = Policy(
+            allow=file.policy.allow, allow_also=file.policy.allow_also, guards=file.policy.guards
+        )
+        self.file = file.model_copy(update={"policy": policy, "secret": None})
+        needed = name == contract.active or self.horizontal
+        self.party = runner.make_party(name, self.file, label_needed=needed)
+        self.choices = [contract.method, *compared(contract)]
+        self.runs = 0
+
+    def plan(self) -> Plan:
+        """Rehearse, and draw the lines on."""
+        rows = len(self.party)
+        whole = rows <= ROWS or self.horizontal
+        sizes = [rows] if whole else [ROWS, ROWS // 2]
+        measured = [self._whole_length(size) for size in sizes]
+        sent, claims = measured[0]
+        if not whole:
+            half, _ = measured[1]
+            step = (rows - sizes[0]) / (sizes[0] - sizes[1])
+            nothing = np.zeros(2)
+            sent = {
+                key: at + np.maximum(0, (at - half.get(key, nothing)) * step)
+                for key, at in sent.items()
+            }
+        total: dict[Kind, Counts] = defaultdict(lambda: np.zeros(2))
+        for (session, kind), found in sent.items():
+            # Matching is done once; each seed is a training of its own.
+            times = 1 if session == SESSION else len(self.contract.seeds)
+            total[kind] = total[kind] + found * times
+        leaves = {}
+        for kind in sorted(total, key=lambda k: -total[k][1]):
+            messages, size = total[kind] * MARGIN
+            partner = PARTNER if kind is Kind.BLINDED_IDS else 1
+            beside = NOTES if kind is Kind.CONTROL else 0
+            leaves[kind] = Leaving(
+                messages=math.ceil(messages) + beside, bytes=math.ceil(size * partner) + FRAME
+            )
+        return Plan(
+            run=self.contract.run,
+            party=self.name,
+            leaves=leaves,
+            capped=not self.blind,
+            guards={
+                kind: " and ".join(build_guard(g).label for g in guards)
+                for kind, guards in self.file.policy.guards.items()
+                if kind in leaves
+            },
+            assumed=self._assumed(whole),
+            **self._privacy(leaves, claims),
+        )
+
+    def _whole_length(self, rows: int) -> tuple[dict[tuple[str, Kind], Counts], dict[str, Claim]]:
+        """What leaves over the run's whole length if the table had so many rows."""
+        base = self._rehearse(rows, {})
+        sent = {key: found.copy() for key, found in base.sent.items()}
+        claims = dict(base.claims)
+        for name in {n for choice in self.choices for n in self._lengths(choice)}:
+            second = self._rehearse(rows, {name: 2})
+            longest = max(self._lengths(c).get(name, 1) for c in self.choices)
+            of = {c.name: self._lengths(c).get(name, 1) for c in self.choices}
+            for key in base.sent.keys() | second.sent.keys():
+                nothing = np.zeros(2)
+                more = second.sent.get(key, nothing) - base.sent.get(key, nothing)
+                length = of.get(key[0], longest)
+                sent[key] = sent.get(key, nothing) + np.maximum(0, more) * (length - 1)
+            for guard, claim in second.claims.items():
+                first = base.claims.get(guard, Claim(0, 0))
+                more = (np.array(claim) - np.array(first)).clip(min=0) * (longest - 1)
+                claims[guard] = Claim(*(np.array(claims.get(guard, first)) + more).tolist())
+        return sent, claims
+
+    def _lengths(self, choice: MethodChoice) -> dict[str, int]:
+        """How long a method's training is at most, by the settings that say so."""
+        default = vars(entry(choice.name).make(**_arguments(choice)))
+        taken = accepted(choice.name, dict.fromkeys(LENGTHS))
+        return {n: default[n] for n in LENGTHS if n in taken and isinstance(default.get(n), int)}
+
+    def _rehearse(self, rows: int, lengths: Mapping[str, int]) -> _Point:
+        """Run the job on made-up partners, with every length 1 but for those given."""
+        self.runs += 1
+        folder = self.scratch / f"run{self.runs}"
+        tables = self._tables(rows)
+        short = []
+        for choice in self.choices:
+            least = {n: min(lengths.get(n, 1), most) for n, most in self._lengths(choice).items()}
+            short.append(MethodChoice(name=choice.name, **{**choice.settings, **least}))
+        c = self.contract
+        job = Job(
+            name="rehearsal",
+            parties=tables,
+            active=c.active,
+            method=short[0],
+            compare=short[1:] or "none",
+            seeds=c.seeds[:1],
+            test=c.test,
+            align=c.align,
+        )
+        results = runner.run(job, folder)
+        sent: dict[tuple[str, Kind], Counts] = defaultdict(lambda: np.zeros(2))
+        ledger = Ledger(folder / "parties" / self.name / "ledger.sqlite")
+        for flow in ledger.summary():
+            if flow.sender == self.name:
+                session = flow.session.split("+")[0]
+                tagged = {f"{choice.name}-{c.seeds[0]}": choice.name for choice in self.choices}
+                for tag, choice_name in tagged.items():
+                    if session == tag or session.startswith(f"{tag}-"):
+                        session = choice_name
+                found = np.array([flow.messages, flow.bytes_after], dtype=np.float64)
+                sent[session, Kind(flow.kind)] += found
+        ledger.close()
+        privacy = next(p.privacy for p in results.parties if p.name == self.name)
+        claims = {
+            guard: Claim(float(of["releases"]), float(of["epsilon"]))
+            for guard, of in privacy.items()
+            if "epsilon" in of
+        }
+        return _Point(sent, claims)
+
+    def _tables(self, rows: int) -> dict[str, PartyFile]:
+        """The party's own file, and those of partners made up."""
+        file = self.scratch / f"own-{rows}.feather"
+        frame = self.party.frame
+        if rows < len(self.party):
+            frame = frame[np.linspace(0, len(self.party) - 1, rows).astype(np.int64)]
+        if not self.blind:
+            frame.write_ipc(file)
+        own = self.file.model_copy(update={"table": None if self.blind else str(file)})
+        files = {}
+        for i, name in enumerate(self.contract.parties):
+            files[name] = own if name == self.name else self._partner(name, i, frame)
+        return files
+
+    def _partner(self, name: str, number: int, frame: pl.DataFrame) -> PartyFile:
+        """A partner whose table is made up."""
+        rng = np.random.default_rng(number)
+        path = self.scratch / f"{name}-{frame.height}.feather"
+        weights = Policy(allow_also=frozenset({Kind.MODEL_WEIGHTS}))
+        if self.horizontal and not self.blind:  # the same columns, of other people
+            frame[rng.integers(0, frame.height, frame.height)].write_ipc(path)
+            return self.file.model_copy(update={"table": str(path), "policy": weights})
+        rows = 256 if self.blind else frame.height
+        width = 16 if self.blind else max(1, len(self.party.columns))
+        made = pl.DataFrame(rng.normal(size=(rows, width)), schema=[f"x{i}" for i in range(width)])
+        label = None
+        if name == self.contract.active or self.blind:
+            label = "label"
+            made = made.with_columns(pl.Series(label, _labels(rng, rows, self.contract.classes)))
+        id_rule: Any = None
+        if not self.horizontal:
+            id_rule = self.party.id_rule
+            made = pl.concat([frame.select(id_rule.columns), made], how="horizontal")
+        made.write_ipc(path)
+        return PartyFile(table=str(path), id=id_rule, label=label, policy=weights)
+
+    def _privacy(
+        self, leaves: Mapping[Kind, Leaving], claims: Mapping[str, Claim]
+    ) -> dict[str, Any]:
+        """What the party's guards can claim for the whole run, all receivers together."""
+        due = set(leaves) - NO_CLAIM_DUE
+        if self.name == self.contract.active:
+            due.discard(Kind.ROW_SELECTION)  # batches are drawn at random, not from the data
+        epsilon = delta = 0.0
+        for whose, claim in claims.items():
+            kind = Kind(whose.split(" to ")[0])
+            for guard in chain(*map(build_guard, self.file.policy.guards[kind])).guards:
+                if isinstance(guard, Gaussian | Laplace) and whose.endswith(guard.label):
+                    most = min(claim.releases, guard.releases or claim.releases)
+                    due.discard(kind)
+                    if isinstance(guard, Gaussian):
+                        counts = torch.tensor([math.ceil(most)])
+                        guard.load_state({"counts": counts, "width": torch.tensor(1)})
+                        epsilon += float(guard.account()["epsilon"])
+                        delta += guard.delta
+                    else:  # pure: it adds up by releases
+                        epsilon += claim.epsilon * most / claim.releases
+        trainings = len(self.contract.seeds) * len(self.choices)
+        return {
+            "epsilon": None if due else epsilon * trainings,
+            "delta": delta * trainings,
+            "without_claim": sorted(due),
+        }
+
+    def _assumed(self, whole: bool) -> list[str]:
+        """What the figures rest on, in plain words."""
+        said = [
+            "rehearsed with one and two of each of "
+            + (
+                ", ".join(sorted({n for c in self.choices for n in self._lengths(c)}))
+                or "its steps"
+            )
+            + ", and drawn on in a straight line to the length that the job allows; a training "
+            "that stops early sends less",
+            f"with {MARGIN - 1:.0%} and {FRAME // 1024} KiB a kind added for what hangs on the "
+            "partners' data",
+        ]
+        if not whole:
+            said.append(f"on {ROWS:,} and {ROWS // 2:,} of the table's rows, drawn on to all")
+        if self.blind:
+            said.append(
+                "without a table there is no telling the clients' columns: only the kinds "
+                "are limited, not their bytes"
+            )
+        elif not self.horizontal:
+            said.append(
+                "as if every partner held all of your people; for blinded ids, as if it "
+                f"had up to {PARTNER} times as many"
+            )
+        if self.contract.classes is None and self.name != self.contract.active:
+            said.append("as if the label had two classes, since the contract does not say")
+        return said
+
+
+def _arguments(choice: MethodChoice) -> dict[str, Any]:
+    """A method's constructor arguments, as the catalogue would pass them."""
+    return accepted(choice.name, choice.settings)
+
+
+def _labels(rng: np.random.Generator, rows: int, classes: int | None) -> Any:
+    if classes == 1:
+        return rng.normal(size=rows)
+    drawn = np.arange(rows) % (classes or 2)  # every class is there
+    return [f"class {c}" for c in rng.permutation(drawn)]
