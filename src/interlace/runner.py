@@ -39,6 +39,7 @@ from interlace.errors import InterlaceError, JobError, PartyAway
 from interlace.federation import Federation
 from interlace.job.results import (
     Apart,
+    Chosen,
     EpochResult,
     FitResult,
     Flow,
@@ -56,11 +57,13 @@ from interlace.methods.horizontal.baselines import InOnePlace
 from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.methods.horizontal.schema import FEWEST
 from interlace.methods.horizontal.side import HorizontalSide, Own, clients_of, meet
+from interlace.methods.recommend import choose
 from interlace.party import Party, Peer, RunSide
 from interlace.report import write_report
 
 Progress = Callable[[str, float], None]
 Begun = dict[str, dict[str, int]]  # how many people and columns each party has
+AUTO = "auto"  # the name of a method that the run is to choose itself
 AGREEMENT = "agreement"  # the session in which clients of a horizontal federation compare columns
 
 
@@ -167,7 +170,24 @@ class _Run:
         self.federation = federation  # None: all parties are simulated here
         self.started = time.perf_counter()
         self.before: Results | None = None
-        # Wrong names and settings should show before anything long begins.
+        self.asked = job  # `job` has the method that `auto` chose, once people are matched
+        self.chosen: Chosen | None = None
+        if job.method.name == AUTO:
+            if job.method.settings:
+                raise JobError("`method: auto` sets the method itself; name a method to set it")
+            self.choices: list[MethodChoice] = []
+            self.horizontal = False
+        else:
+            self._settle(job)
+        for name, file in job.parties.items():
+            if federation is None and file.table is None and not self.horizontal:
+                raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
+        self._claim(resume)
+
+    def _settle(self, job: Job) -> None:
+        """Take the job's method and baselines; wrong names and settings show before anything long
+        begins."""
+        self.job = job
         self.choices = [job.method, *compared(job)]
         self.horizontal = is_horizontal(job.method.name)
         for choice in self.choices:
@@ -177,10 +197,17 @@ class _Run:
                     "them is for a horizontal federation"
                 )
             self._build(choice)
-        for name, file in job.parties.items():
-            if federation is None and file.table is None and not self.horizontal:
-                raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
-        self._claim(resume)
+
+    def _choose(self, federation: Federation) -> None:
+        """The method for ``method: auto``; a run that goes on keeps to its own."""
+        federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
+        self.progress("matching people privately", 0.0)
+        federation.align()
+        self.chosen = self.before.chosen if self.before is not None else None
+        if self.chosen is None:
+            self.chosen = Chosen(**choose(federation).model_dump())
+        method = MethodChoice(name=self.chosen.method, **self.chosen.settings)
+        self._settle(self.job.model_copy(update={"method": method}))
 
     def _build(self, choice: MethodChoice) -> Method:
         """A method as the job has it; in a horizontal federation clients draw the test people."""
@@ -246,6 +273,8 @@ class _Run:
         if self.horizontal:
             views = dict.fromkeys(self.job.seeds, (federation, federation))
         else:
+            if self.job.method.name == AUTO:
+                self._choose(federation)
             method = entry(self.job.method.name).make
             if method.supervised:
                 federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
@@ -360,8 +389,10 @@ class _Run:
                 else self._vertical(begun, federation, train, test)
             ),
             models=models,
+            simulation=self.federation is None,
             seeds=self.job.seeds,
-            job=shown(self.job),
+            chosen=self.chosen,
+            job=shown(self.asked),
             command=self.command,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             machine=Machine(
@@ -501,7 +532,8 @@ def compared(job: Job) -> list[MethodChoice]:
             names = ["active_alone"]  # there may be nobody whom all parties hold
         elif job.method.name not in ("split", "agg"):
             names.insert(1, "shared_only")
-        chosen = [MethodChoice(name=n) for n in names if n != job.method.name]
+        chosen = [MethodChoice(name=n) for n in names]
+    chosen = [c for c in chosen if c.name != job.method.name]
     own = {**job.method.settings, "method": {"name": job.method.name, **job.method.settings}}
     return [MethodChoice(name=c.name, **{**accepted(c.name, own), **c.settings}) for c in chosen]
 

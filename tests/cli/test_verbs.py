@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sqlite3
@@ -169,6 +170,32 @@ def test_inspect_tables_and_a_job_agree(call: Call, tables: Tables, write_job: W
     assert [p["shared"] for p in geometry["parties"]] == [100, 100]
     assert [p["unaligned"] for p in geometry["parties"]] == [20, 20]
     assert geometry["recommendation"]["method"] == "split"
+
+
+def test_auto_takes_what_inspect_recommends(
+    call: Call, tables: Tables, write_job: WriteJob, folder: Path
+) -> None:
+    write_job(tables, method="auto", compare=["active_alone", "split"], bank={"label": "bought"})
+    advice = json.loads(call("inspect", "job.yaml", "--json").stdout)["recommendation"]
+    done = call("run", "job.yaml", "--out", "run")
+    assert done.exit_code == 0, done.output
+    results = Results.read(Path("run/results.json"))
+    assert results.chosen is not None
+    assert results.chosen.model_dump() == advice
+    assert [m.name for m in results.models if m.fits] == [advice["method"], "active_alone"]
+    assert "method:\n  name: auto" in results.job
+    assert advice["reason"] in html.unescape(Path("run/report.html").read_text())
+    again = call("run", "job.yaml", "--out", "run", "--resume")
+    assert again.exit_code == 0, again.output
+    scored = call("predict", "run", "--table", "bank=bank.csv", "--table", "shop=shop.csv")
+    assert scored.exit_code == 0, scored.output
+
+
+def test_auto_is_not_set(call: Call, tables: Tables, write_job: WriteJob) -> None:
+    write_job(tables, method={"name": "auto", "epochs": 3})
+    done = call("run", "job.yaml")
+    assert done.exit_code == 2
+    assert "name a method to set it" in done.stderr
 
 
 def test_inspect_in_words(call: Call, tables: Tables, write_job: WriteJob) -> None:

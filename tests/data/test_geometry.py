@@ -39,8 +39,18 @@ def test_the_insurance_case_is_vertical() -> None:
     assert vendor.people + insurer.people - 4400 == 5822
     assert vendor.unaligned == vendor.people - 4400
     assert found.same == ()
-    assert found.recommendation.method == "split"
-    assert f"{insurer.unaligned} more" in found.recommendation.reason
+    assert found.situation is not None
+    assert found.situation.model_dump() == {
+        "active": "insurer",
+        "task": "binary",
+        "parties": 2,
+        "own_columns": True,
+        "images": False,
+        "shared": 4400,
+        "partly": 0,
+        "labelled": insurer.unaligned,
+        "unlabelled": {"insurer": 0, "vendor": vendor.unaligned},
+    }
     assert Geometry.model_validate_json(found.model_dump_json()) == found
 
 
@@ -51,7 +61,7 @@ def test_four_parties_and_the_patterns_of_who_holds_whom() -> None:
     assert found.patterns[0].people == 500
     assert set(found.patterns[0].parties) == set(split.tables)
     assert [p.people for p in found.patterns[1:]] == [23, 23, 23]
-    assert "label first" in found.recommendation.reason
+    assert found.situation is None, "nobody has named the label"
 
 
 def test_halves_of_images_are_vertical_although_their_columns_have_one_name() -> None:
@@ -64,18 +74,17 @@ def test_one_table_cut_by_rows_is_horizontal() -> None:
     frame = table(range(200))
     found = inspect(north=frame[:120], south=frame[120:])
     assert found.kind == "horizontal"
-    assert found.recommendation.method == "fedavg"
+    assert found.situation is None
     assert len(found.same) == 4
     assert found.same[0].offers == ("keep both",)
     some = inspect(north=frame[:120], south=frame[90:])
     assert (some.kind, some.parties[0].shared) == ("horizontal", 30)
 
 
-def test_several_banks_that_each_share_people_with_one_shop_are_for_the_mixed_method() -> None:
+def test_several_banks_that_each_share_people_with_one_shop_are_mixed() -> None:
     banks = {"one": table(range(100)), "two": table(range(100, 200))}
     found = inspect(labels={"shop": "c5_0"}, **banks, shop=table(range(200), seed=5))
-    assert (found.kind, found.recommendation.method) == ("mixed", "mixed")
-    assert "shop" in found.recommendation.reason
+    assert found.kind == "mixed"
 
 
 def test_rows_without_ids_are_about_nobody_else() -> None:
@@ -85,6 +94,19 @@ def test_rows_without_ids_are_about_nobody_else() -> None:
     assert (found.kind, found.parties[0].unaligned) == ("horizontal", 120)
 
 
+def test_who_has_a_label_and_who_not_decides() -> None:
+    bank = table(range(100)).with_columns(y=pl.int_range(100) % 3)
+    bank = bank.with_columns(y=pl.when(pl.int_range(100) % 5 > 0).then("y"))
+    found = inspect({"bank": "y"}, bank=bank, b=table(range(60), 1), c=table(range(40, 140), 2))
+    assert found.situation is not None
+    assert found.situation.task == "multiclass"
+    assert (found.situation.shared, found.situation.partly) == (16, 64)
+    assert found.situation.unlabelled == {"bank": 20, "b": 0, "c": 40}
+    one = inspect({"bank": "y"}, bank=bank.with_columns(y=1), b=table(range(60), 1))
+    assert one.situation is None
+    assert any("class" in warning for warning in one.warnings)
+
+
 def test_people_and_columns_in_common_is_mixed() -> None:
     frame = table(range(200))
     found = inspect(north=frame[:150], south=frame[50:])
@@ -92,19 +114,17 @@ def test_people_and_columns_in_common_is_mixed() -> None:
     three = inspect(a=frame[:150], b=frame[150:], c=table(range(200), 1))
     assert three.kind == "mixed"
     assert "Some parties share columns, others share people" in three.why
-    assert three.recommendation.method == "mixed"
 
 
 def test_tables_that_nothing_joins() -> None:
     found = inspect(a=table(range(50)), b=table(range(50, 100), 1))
-    assert (found.kind, found.recommendation.method) == ("unrelated", None)
+    assert (found.kind, found.situation) == ("unrelated", None)
 
 
 def test_a_star_of_parties_is_vertical_and_the_odd_one_is_named() -> None:
     found = inspect(a=table(range(100)), b=table(range(60), 1), c=table(range(500, 560), 2))
     assert found.kind == "vertical"
     assert "c shares neither" in found.why
-    assert "leave a party out" in found.recommendation.reason
 
 
 @pytest.mark.parametrize(

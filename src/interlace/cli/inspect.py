@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from interlace.data.geometry import Geometry
     from interlace.data.ids import IdRule
+    from interlace.methods.recommend import Recommendation
 
 
 def inspect(
@@ -57,6 +59,7 @@ def inspect(
     columns differ, what is doubtful about the ids, and the method that fits, with the reason.
     """
     from interlace.data.geometry import inspect_parties
+    from interlace.methods.recommend import recommend_for
 
     if len(sources) == 1 and Path(sources[0]).suffix in (".yaml", ".yml"):
         if id or label:
@@ -68,10 +71,12 @@ def inspect(
     if geometry.kind == "horizontal":
         found = _differences(tables, ids, labels)
         geometry = geometry.model_copy(update={"differences": found})
+    method = recommend_for(geometry)
     if as_json:
-        typer.echo(geometry.model_dump_json(indent=2))
+        shapes = geometry.model_dump(mode="json")
+        typer.echo(json.dumps(shapes | {"recommendation": method.model_dump()}, indent=2))
     else:
-        _show(geometry, {n: _notes(n, tables[n], rule) for n, rule in ids.items()})
+        _show(geometry, method, {n: _notes(n, tables[n], rule) for n, rule in ids.items()})
 
 
 Inputs = tuple["dict[str, pl.DataFrame]", "dict[str, IdRule]", dict[str, str]]
@@ -164,7 +169,7 @@ def _notes(party: str, frame: pl.DataFrame, rule: IdRule) -> list[str]:
     return [n for n in report.notes if not any(n.startswith(k) and r for k, r in refused.items())]
 
 
-def _show(geometry: Geometry, notes: dict[str, list[str]]) -> None:
+def _show(geometry: Geometry, method: Recommendation, notes: dict[str, list[str]]) -> None:
     show(Text(geometry.kind.capitalize(), style="bold"), Text(geometry.why))
     made = table("party", "rows", "people", "columns", "shared by all", "nobody else has", "label")
     for p in geometry.parties:
@@ -196,10 +201,6 @@ def _show(geometry: Geometry, notes: dict[str, list[str]]) -> None:
     doubts = [f"{name}: {note}" for name, of in notes.items() for note in of]
     for text in (*geometry.warnings, *doubts):
         show(Text.assemble(("! ", "bold yellow"), text))
-    method = geometry.recommendation.method
-    show(
-        "",
-        Text.assemble(
-            "Method: ", (method or "none fits", "bold"), ". ", geometry.recommendation.reason
-        ),
-    )
+    settings = "".join(f", {name}: {value}" for name, value in method.settings.items())
+    named = (f"{method.method or 'none fits'}{settings}", "bold")
+    show("", Text.assemble("Method: ", named, ". ", method.reason))

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from interlace.data.columns import as_dates, as_levels, fit_column, numbers
 from interlace.data.ids import IdRule, Keys, make_keys, no_keys
 from interlace.data.images import is_image
+from interlace.data.labels import LabelPlan, Task
 from interlace.data.tables import missing_column
 from interlace.errors import DataError
 
@@ -81,11 +82,21 @@ class PairGeometry(_Frozen):
     same_columns: int
 
 
-class Recommendation(_Frozen):
-    """A method by its name in the catalogue, ``None`` when none fits, and the reason."""
+class Situation(_Frozen):
+    """What decides which method fits parties that share people: what the label is, and counts."""
 
-    method: str | None
-    reason: str
+    active: str = Field(description="Who has the label.")
+    task: Task
+    parties: int = Field(description="Parties with columns.")
+    own_columns: bool = Field(description="Whether the active party is one of them.")
+    images: bool = Field(description="Whether the active party's columns are images.")
+    shared: int = Field(description="People with a label whom every party holds.")
+    partly: int = Field(description="Others with a label whom some partner holds.")
+    labelled: int = Field(description="People with a label whom no partner holds.")
+    unlabelled: dict[str, int] = Field(
+        description="People without a label, by party: at the active one those whose label is not "
+        "known, at a partner those whom the active party does not hold."
+    )
 
 
 class Geometry(_Frozen):
@@ -97,7 +108,9 @@ class Geometry(_Frozen):
     patterns: tuple[Pattern, ...] = Field(description="Most people first.")
     pairs: tuple[PairGeometry, ...]
     same: tuple[SameQuantity, ...]
-    recommendation: Recommendation
+    situation: Situation | None = Field(
+        description="Of parties that share people, if one has a label that can be learnt."
+    )
     warnings: tuple[str, ...]
     differences: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
@@ -170,6 +183,7 @@ def inspect_parties(
         same += found
         warnings += _near_misses(one, two)
     kind, why = _overall(members, pairs, shapes)
+    situation = _situation(members, warnings) if kind in ("vertical", "mixed") else None
     return Geometry(
         kind=kind,
         why=why,
@@ -177,7 +191,7 @@ def inspect_parties(
         patterns=patterns,
         pairs=tuple(pairs),
         same=tuple(same),
-        recommendation=_recommend(kind, shapes, pairs),
+        situation=situation,
         warnings=tuple(warnings),
     )
 
@@ -460,51 +474,35 @@ def _overall(
     return "mixed", why + end
 
 
-def _recommend(
-    kind: Kind, shapes: Sequence[PartyShape], pairs: Sequence[PairGeometry]
-) -> Recommendation:
-    shared = shapes[0].shared
-    labelled = [shape for shape in shapes if shape.label is not None]
-    if kind == "unrelated":
-        return Recommendation(
-            method=None,
-            reason="Nothing joins these tables; check the id columns first, and the warnings.",
-        )
-    if kind == "horizontal":
-        return Recommendation(
-            method="fedavg",
-            reason="Each party has people of its own and all have the same columns, so they train "
-            "copies of one model, whose changes are averaged; nobody is matched. `scaffold` or "
-            "`fedprox` where the parties' people are unlike. The policies must allow `model "
-            "weights`.",
-        )
-    kinds = {frozenset(pair.parties): pair.kind for pair in pairs}
-    for shop in shapes:
-        banks = [s.party for s in shapes if s is not shop]
-        among = {kinds[frozenset(two)] for two in itertools.combinations(banks, 2)}
-        joined = {kinds[frozenset((shop.party, bank))] for bank in banks}
-        if among == {"horizontal"} and joined == {"vertical"}:
-            return Recommendation(
-                method="mixed",
-                reason=f"{' and '.join(banks)} have the same columns and other people, and each "
-                f"shares people with {shop.party}, which is to drive and have the label.",
-            )
-    if shared == 0:
-        return Recommendation(
-            method=None,
-            reason="Nobody is held by every party; leave a party out, so that the others share "
-            f"people (two of them share up to {max(pair.shared for pair in pairs)}).",
-        )
-    reason = f"{shared} people are held by all parties and can teach a joint model."
-    if not labelled:
-        reason += " Name the party and column of the label first."
-    elif alone := labelled[0].people - shared:
-        reason += (
-            f" {labelled[0].party} holds {alone} more, whom the joint model does not learn from; "
-            "they are scored by a model that it can use alone."
-        )
-    if shared < 100:
-        reason += " They are few: compare with the active party alone before trusting it."
-    if kind == "mixed":
-        reason += " Settle first which of the columns that seem to be one quantity to keep."
-    return Recommendation(method="split", reason=reason)
+def _situation(members: Sequence[_Member], warnings: list[str]) -> Situation | None:
+    """What there is to learn from, for the first party that has a label."""
+    having = [(m, m.label) for m in members if m.label is not None]
+    if not having:
+        return None
+    active, column = having[0]
+    label = active.frame[column][active.keys.rows]
+    try:
+        task = LabelPlan.fit(label, party=active.name).task
+    except DataError as e:
+        warnings.append(f"{e}.")
+        return None
+    partners = [m for m in members if m is not active]
+    known = label.is_not_null().to_numpy()
+    holders = np.array(
+        [[key in m.position for m in partners] for key in active.keys.values], dtype=np.bool_
+    )
+    every, some = holders.all(1), holders.any(1)
+    unlabelled = {active.name: int((~known).sum())}
+    for m in partners:
+        unlabelled[m.name] = len(m.position.keys() - active.position.keys())
+    return Situation(
+        active=active.name,
+        task=task,
+        parties=sum(bool(m.features) for m in members),
+        own_columns=bool(active.features),
+        images=any(is_image(active.frame[c].dtype) for c in active.features),
+        shared=int((known & every).sum()),
+        partly=int((known & some & ~every).sum()),
+        labelled=int((known & ~some).sum()),
+        unlabelled=unlabelled,
+    )

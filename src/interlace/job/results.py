@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from interlace.errors import JobError
 from interlace.files import write_whole
+from interlace.job.spec import Job, MethodChoice
 
 
 class EpochResult(BaseModel):
@@ -119,6 +120,14 @@ class Flow(BaseModel):
     guard: str
 
 
+class Chosen(BaseModel):
+    """The method that ``method: auto`` came to, with its settings, and why."""
+
+    method: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    reason: str
+
+
 class Apart(BaseModel):
     """How far the parties of a horizontal federation are from being random pieces of one table,
     each from 0 to 1 as `interlace.data.noniid.heterogeneity` has it; ``None`` where there is no
@@ -161,6 +170,7 @@ class Results(BaseModel):
     models: list[ModelResult] = Field(default_factory=list)
     flows: list[Flow] = Field(default_factory=list)  # the method's conversation, matching included
     seeds: list[int]
+    chosen: Chosen | None = None  # if the job left the method to the run
     job: str  # the job as YAML
     command: str
     started: str
@@ -171,6 +181,13 @@ class Results(BaseModel):
     def write(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
         write_whole(path, self.model_dump_json(indent=1).encode())
+
+    def settled(self, job: Job) -> Job:
+        """The job with the method that was run, where it left the choice to the run."""
+        if self.chosen is None:
+            return job
+        method = MethodChoice(name=self.chosen.method, **self.chosen.settings)
+        return job.model_copy(update={"method": method})
 
     @classmethod
     def read(cls, path: Path) -> Results:

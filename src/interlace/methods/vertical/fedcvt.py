@@ -70,8 +70,8 @@ class FedCVT(JointTraining):
       (ours).
 
     ``kept_`` says by party on which of the rows without a label the classifiers agreed when they
-    last came up, of those that came up at all. People whom some party does not hold are scored too: by the mean of the
-    single-view classifiers of those that hold them.
+    last came up, of those that came up at all. People whom some party does not hold are scored too:
+    by the mean of the single-view classifiers of those that hold them.
 
     Args:
         epochs: Most passes over the people whom all hold.

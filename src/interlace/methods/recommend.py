@@ -1,0 +1,173 @@
+"""Which method fits: one table of rules, read by ``interlace inspect`` and by ``method: auto``.
+
+The first rule that applies decides. ``docs/limited-overlap.md`` says what the rules rest on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from interlace.data.geometry import Geometry, Situation
+from interlace.data.images import is_image
+from interlace.data.labels import is_known
+from interlace.errors import JobError
+from interlace.federation import Federation
+
+
+class Recommendation(BaseModel):
+    """A method by its name in the catalogue with its settings, ``None`` when none fits, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    method: str | None
+    settings: dict[str, Any] = {}
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A line of the table: ``when`` it applies, the method with its settings, and ``because``."""
+
+    when: Callable[[Situation], bool]
+    method: str
+    because: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def classes(s: Situation) -> bool:
+    """Whether the label is one of some classes."""
+    return s.task in ("binary", "multiclass")
+
+
+def others(s: Situation) -> int:
+    """People without a label, at all parties together."""
+    return sum(s.unlabelled.values())
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda s: s.shared == 0 and s.partly > 0,
+        "entity_augmentation",
+        "no person is held by all, so the views of different people are put together",
+    ),
+    Rule(
+        lambda s: others(s) + s.labelled < s.shared,
+        "split",
+        "the shared people are most of what there is to learn from",
+    ),
+    Rule(lambda s: not classes(s), "split", "methods that guess labels are for classes"),
+    Rule(
+        lambda s: s.shared <= 1024 and others(s) >= s.shared,
+        "one_shot",
+        "few are shared, and each party learns from its other people by itself",
+    ),
+    Rule(lambda s: True, "split", "there are shared people enough for a joint model"),
+)
+
+
+def recommend(s: Situation) -> Recommendation:
+    """The method for parties that share people, with the reason in words."""
+    rule = next(rule for rule in RULES if rule.when(s))
+    reason = f"{in_numbers(s)}: {rule.method}, because {rule.because}."
+    if 0 < s.shared < 100:
+        reason += " They are few: compare with the active party alone before trusting it."
+    return Recommendation(method=rule.method, settings=rule.settings, reason=reason)
+
+
+def in_numbers(s: Situation) -> str:
+    """The situation in a line: ``64 shared people with a label, 2,900 more at one party only``."""
+    parts = [f"{s.shared:,} shared people with a label"]
+    if s.partly:
+        parts.append(f"{s.partly:,} more that only some partners hold")
+    if s.labelled:
+        parts.append(f"{s.labelled:,} more with a label at {s.active} only")
+    parts += [f"{n:,} without one at {name}" for name, n in s.unlabelled.items() if n]
+    return ", ".join(parts)
+
+
+# -- where it is asked ----------------------------------------------------------------------------
+
+
+def situation_of(federation: Federation) -> Situation:
+    """What the active party of a federation knows that decides; its people are matched if need be.
+
+    Raises:
+        DataError: the label is not usable.
+        NobodyShared: not one person is shared.
+    """
+    active, alignment = federation.active, federation.alignment
+    known = is_known(federation.view(np.arange(len(active))).y).numpy()
+    some, every = alignment.holders.any(1), alignment.holders.all(1)
+    people = alignment.report.people
+    return Situation(
+        active=active.name,
+        task=federation.label_plan.task,
+        parties=len(federation.passive) + bool(active.columns),
+        own_columns=bool(active.columns),
+        images=any(is_image(active.frame[c].dtype) for c in active.columns),
+        shared=int((known & every).sum()),
+        partly=int((known & some & ~every).sum()),
+        labelled=int((known & ~some).sum()),
+        unlabelled={active.name: int((~known).sum())}
+        | {name: people[name] - len(pairs) for name, pairs in alignment.pairs.items()},
+    )
+
+
+def recommend_for(geometry: Geometry) -> Recommendation:
+    """The method for any tables that were inspected."""
+    kind, parties = geometry.kind, geometry.parties
+    if kind == "unrelated":
+        return Recommendation(
+            method=None,
+            reason="Nothing joins these tables; check the id columns first, and the warnings.",
+        )
+    if kind == "horizontal":
+        return Recommendation(
+            method="fedavg",
+            reason="Each party has people of its own and all have the same columns, so they train "
+            "copies of one model, whose changes are averaged; nobody is matched. `scaffold` or "
+            "`fedprox` where the parties' people are unlike. The policies must allow `model "
+            "weights`.",
+        )
+    kinds = {frozenset(pair.parties): pair.kind for pair in geometry.pairs}
+    for shop in parties:
+        banks = [p.party for p in parties if p is not shop]
+        among = {kinds[frozenset(two)] for two in itertools.combinations(banks, 2)}
+        joined = {kinds[frozenset((shop.party, bank))] for bank in banks}
+        if among == {"horizontal"} and joined == {"vertical"}:
+            return Recommendation(
+                method="mixed",
+                reason=f"{' and '.join(banks)} have the same columns and other people, and each "
+                f"shares people with {shop.party}, which is to drive and have the label.",
+            )
+    if geometry.situation is None:
+        return Recommendation(
+            method=None,
+            reason=f"{parties[0].shared:,} people are held by all parties. What there is to learn "
+            "decides: name the party and column of the label first.",
+        )
+    found = recommend(geometry.situation)
+    if kind == "mixed":
+        more = " Settle first which of the columns that seem to be one quantity to keep."
+        found = found.model_copy(update={"reason": found.reason + more})
+    return found
+
+
+def choose(federation: Federation) -> Recommendation:
+    """The method that ``method: auto`` takes.
+
+    Raises:
+        JobError: nobody with a label is shared.
+    """
+    situation = situation_of(federation)
+    if not situation.shared + situation.partly:
+        raise JobError("`method: auto` is for parties that share people with a label; none is")
+    return recommend(situation)
