@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import polars as pl
 import pytest
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from interlace import predict, run
 from interlace.boundary import Ledger, Message
@@ -27,6 +31,7 @@ from interlace.serve.online import InputError, Question, Scorer, open_run
 
 HELD, PEOPLE = 60, 70
 LOCAL = "http://127.0.0.1"
+PROGRAM = "from interlace.cli import app; app()"
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +305,29 @@ def test_questions_that_arrive_together_are_joined(
     assert len(rounds) <= 10
 
 
-def test_two_services_and_one_that_was_killed_keep_the_ledgers_whole(
+def test_a_service_that_was_killed_goes_on(trained: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = trained
+    ledger = Ledger(folder / "parties" / "shop" / "ledger.sqlite")
+    before = Counter((e.session == "alignment", e.kind) for e in ledger.entries())
+    command = [sys.executable, "-c", PROGRAM, "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stderr is not None
+            url = service.stderr.readline().strip()
+            answers = httpx2.post(url, json={"ids": ["P001"]}, timeout=60).json()["answers"]
+            time.sleep(0.2)  # what passed is written right after it was answered
+        finally:
+            service.kill()
+    with open_run(folder) as again:
+        (answer,) = asyncio.run(again.answer(Question(ids=["P001"]), 1))
+    assert answer.answered_by == answers[0]["answered_by"] == "joint"
+    assert answer.probabilities == pytest.approx(answers[0]["probabilities"], abs=1e-6)
+    passed = Counter((e.session == "alignment", e.kind) for e in ledger.entries()) - before
+    assert passed == {(False, "row selection"): 2, (False, "embedding"): 2, (False, "control"): 4}
+    assert ledger.verify() is None
+
+
+def test_two_services_keep_the_ledgers_whole(
     trained: tuple[Path, dict[str, str]],
 ) -> None:
     folder, _ = trained

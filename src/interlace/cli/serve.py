@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -84,4 +86,7 @@ def serve(
         )
     name, bound = at.getsockname()[:2]
     say(f"http://{f'[{name}]' if ':' in name else name}:{bound}/score")
+    # The server answers what is in, then sends itself the signal again: that is a clean end too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     answer(scorer, at, token=token, deadline_ms=deadline_ms)

@@ -50,11 +50,11 @@ def application(scorer: Scorer, *, token: str | None = None, deadline_ms: float 
     """
     from fastapi import Depends, FastAPI, HTTPException, Response
     from fastapi.exceptions import RequestValidationError
+    from fastapi.middleware.trustedhost import TrustedHostMiddleware
     from fastapi.responses import JSONResponse, PlainTextResponse
     from fastapi.security import HTTPBearer
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram
     from prometheus_client import generate_latest as text_of
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     registry = CollectorRegistry()
     people = Counter(
@@ -163,8 +163,9 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except OSError as e:
         taken = e.errno == errno.EADDRINUSE
+        why = os.strerror(errno.EADDRINUSE) if taken else e.strerror
         way_out = "choose another by --port" if taken else "choose an address of this machine"
-        raise JobError(f"cannot listen on {host}, port {port} ({e.strerror}); {way_out}") from e
+        raise JobError(f"cannot listen on {host}, port {port} ({why}); {way_out}") from e
 
 
 def serve(
