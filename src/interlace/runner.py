@@ -237,7 +237,8 @@ class _Run:
                 self.before = Results.read(self.folder / "results.json")
             return
         if not kept.exists():
-            if self.folder.exists() and any(self.folder.iterdir()):
+            # On sites a run's folder holds the contract and its approval before the run begins.
+            if self.federation is None and self.folder.exists() and any(self.folder.iterdir()):
                 raise JobError(
                     f"{self.folder} exists and is not a run folder; choose another by --out"
                 )

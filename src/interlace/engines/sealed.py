@@ -1,0 +1,189 @@
+"""A conversation between two sites that whoever relays it cannot read, change, repeat or reorder.
+
+Scheme, for one run of one job:
+
+* Each side draws an X25519 key and sends it in a *hello*, with its certificate and a signature
+  (RSA-PSS over SHA-256, the certificate's key) over the key, the run, the job, both names and, in
+  the answer, the key that it answers. The certificate must be issued by the federation's root,
+  valid today, and name the party. So each knows that the other's key is of this run and fresh.
+* A *frame* is `crypto_box` of libsodium (X25519, XSalsa20-Poly1305; 128 bits) under the two drawn
+  keys. Its nonce is its direction and its number, and numbers rise by one: a frame that is changed,
+  repeated, left out or overtaken does not open, and is refused. The drawn keys are forgotten with
+  the run, so a certificate's key that is lost later opens nothing.
+
+Source: Bernstein, Lange and Schwabe 2012, "The security impact of a new cryptographic library";
+signed Diffie-Hellman as in Krawczyk 2003, "SIGMA", with the identities inside what is signed.
+What a relay still sees: who talks to whom, when, and how many bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from nacl.exceptions import CryptoError
+from nacl.public import Box, PrivateKey, PublicKey
+
+from interlace.errors import InterlaceError, Refused
+
+_SIGNED_FOR = b"interlace hello 1\n"
+_PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+_MOST_HELLO = 2**14
+
+
+class Identity:
+    """Who a site is in its federation: its certificate, that certificate's key, and the root.
+
+    Raises:
+        InterlaceError: the key is not the RSA key that FLARE's provisioning makes.
+    """
+
+    def __init__(self, key: bytes, certificate: bytes, root: bytes) -> None:
+        loaded = load_pem_private_key(key, password=None)
+        if not isinstance(loaded, rsa.RSAPrivateKey):
+            raise InterlaceError("the site's key is not an RSA key; provision the site again")
+        self.key, self.certificate = loaded, certificate
+        self.root = x509.load_pem_x509_certificate(root)
+
+    @classmethod
+    def of(cls, kit: Path) -> Self:
+        """The identity in a site's start-up kit.
+
+        Raises:
+            InterlaceError: a file of it is missing or damaged.
+        """
+        try:
+            names = ("client.key", "client.crt", "rootCA.pem")
+            return cls(*((kit / "startup" / name).read_bytes() for name in names))
+        except (OSError, ValueError) as e:
+            raise InterlaceError(f"the start-up kit {kit} cannot be read ({e})") from e
+
+    def sign(self, text: bytes) -> str:
+        """A signature over ``text``, in hexadecimal."""
+        return self.key.sign(text, _PSS, hashes.SHA256()).hex()
+
+    def check(self, name: str, certificate: bytes, signature: str, text: bytes) -> None:
+        """Make sure that the party ``name`` of this federation has signed ``text``.
+
+        Raises:
+            Refused: it has not, or its certificate is another federation's, expired, or not its.
+        """
+        try:
+            theirs = x509.load_pem_x509_certificate(certificate)
+            theirs.verify_directly_issued_by(self.root)
+        except (ValueError, TypeError, InvalidSignature):
+            raise Refused(f"the certificate of '{name}' is not of this federation") from None
+        named = theirs.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        if [n.value for n in named] != [name]:
+            raise Refused(f"the certificate that came for '{name}' names another")
+        if not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
+            raise Refused(
+                f"the certificate of '{name}' is not valid today; provision that party again, or "
+                "set this machine's clock"
+            )
+        key = theirs.public_key()
+        try:
+            if not isinstance(key, rsa.RSAPublicKey):
+                raise ValueError
+            key.verify(bytes.fromhex(signature), text, _PSS, hashes.SHA256())
+        except (InvalidSignature, ValueError):
+            raise Refused(f"the hello of '{name}' is not signed by it") from None
+
+
+class Meeting(NamedTuple):
+    """Which run of which job two parties meet for."""
+
+    run: str
+    job: str
+
+
+class Line:
+    """One party's end of a sealed line.
+
+    Args:
+        me, peer: The parties' names.
+        meeting: What for.
+        identity: This party's.
+    """
+
+    def __init__(self, me: str, peer: str, meeting: Meeting, identity: Identity) -> None:
+        self.me, self.peer, self.meeting, self.identity = me, peer, meeting, identity
+        self._key = PrivateKey.generate()
+        self._box: Box | None = None
+
+    def hello(self, answers: str = "") -> bytes:
+        """This end's key, signed; ``answers`` is the key in the hello that it answers."""
+        about = {
+            **self.meeting._asdict(),
+            "from": self.me,
+            "to": self.peer,
+            "key": self.key,
+            "answers": answers,
+        }
+        certificate = self.identity.certificate.decode("ascii")
+        signature = self.identity.sign(_canonical(about))
+        return json.dumps({**about, "certificate": certificate, "signature": signature}).encode()
+
+    @property
+    def key(self) -> str:
+        """This end's public key, in hexadecimal."""
+        return bytes(self._key.public_key).hex()
+
+    def meet(self, hello: bytes, answers: str = "") -> str:
+        """Take the other end's hello, which must answer ``answers``; gives its key.
+
+        Raises:
+            Refused: it is not the peer's, of this run, or signed.
+        """
+        try:
+            if len(hello) > _MOST_HELLO:
+                raise ValueError
+            told = json.loads(hello)
+            key, certificate, signature = (told.pop(n) for n in ("key", "certificate", "signature"))
+            theirs = PublicKey(bytes.fromhex(key))
+            due = {**self.meeting._asdict(), "from": self.peer, "to": self.me, "answers": answers}
+            if told != due:
+                raise Refused(f"the hello of '{self.peer}' is for another run, job or party")
+            signed = _canonical({**due, "key": key})
+            self.identity.check(self.peer, str(certificate).encode(), str(signature), signed)
+        except (ValueError, TypeError, KeyError, AttributeError, CryptoError):
+            raise Refused(f"what came from '{self.peer}' is not a hello") from None
+        self._box = Box(self._key, theirs)
+        return str(key)
+
+    def seal(self, number: int, answer: bool, text: bytes) -> bytes:
+        """The frame of this number that says ``text``."""
+        return bytes(self._opened().encrypt(text, _nonce(number, answer)).ciphertext)
+
+    def open(self, number: int, answer: bool, sealed: bytes) -> bytes:
+        """What a frame of this number says.
+
+        Raises:
+            Refused: it is not the other end's frame of this number.
+        """
+        try:
+            return bytes(self._opened().decrypt(sealed, _nonce(number, answer)))
+        except (CryptoError, ValueError, TypeError):
+            raise Refused(
+                f"a frame from '{self.peer}' was changed, repeated, out of order, or not its own"
+            ) from None
+
+    def _opened(self) -> Box:
+        if self._box is None:
+            raise Refused(f"'{self.peer}' has not said hello")
+        return self._box
+
+
+def _nonce(number: int, answer: bool) -> bytes:
+    return bytes([answer]) + number.to_bytes(Box.NONCE_SIZE - 1, "big")
+
+
+def _canonical(about: dict[str, Any]) -> bytes:
+    return _SIGNED_FOR + json.dumps(about, sort_keys=True, separators=(",", ":")).encode()

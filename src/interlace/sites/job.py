@@ -1,0 +1,302 @@
+"""One run over sites as a job of NVIDIA FLARE: what each site's job process does.
+
+FLARE starts one process at each party and one at the server, and hands each the contract. The
+server's only says "go" to the party that drives. That one greets its partners, waits until all have
+approved, and carries out the job with :func:`interlace.runner.drive`; the others answer it until it
+says that the run is over. No code comes with a job: the processes load this module of the installed
+package.
+
+FLARE resumes no job. A contract that is submitted again finds the run folders as they were left,
+and goes on from the checkpoints in them.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.collab import collab
+
+from interlace import runner
+from interlace.boundary import Ledger
+from interlace.engines import flare
+from interlace.engines.sealed import Identity, Meeting
+from interlace.engines.sites import Answering, Carry, Gate, Sites, sides_in
+from interlace.errors import InterlaceError, PartyAway, PartyFailed, Refused
+from interlace.federation import Federation
+from interlace.job.spec import Job, PartyFile
+from interlace.methods.catalogue import entry
+from interlace.party import Party, PassiveSide, RunSide
+from interlace.sites.approval import Approval, decide, keep_others
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder, State, Status
+
+CONTRACT = "contract.json"  # beside the job's configuration
+DAYS = 30  # the longest that a run can take
+ASK_AGAIN = 2.0  # seconds between two questions whether a partner has approved
+LOOK_AGAIN = 1.0  # seconds for which a party's own word is not looked up again
+
+OUTCOMES: dict[str, State] = {s: s for s in ("finished", "refused", "paused", "failed")}
+
+log = logging.getLogger(__name__)
+
+
+class Hub:
+    """The server's side: it sets the driver off, and sees nothing of the run but its outcome.
+
+    Args:
+        active: The party that drives.
+    """
+
+    def __init__(self, active: str) -> None:
+        self.active = active
+
+    @collab.main
+    def run(self) -> str:
+        """Have the driver drive; the job fails with it."""
+        outcome: str = collab.get_clients([self.active])[0](timeout=DAYS * 86_400.0).drive()
+        if outcome != "finished":
+            raise RuntimeError(f"the run is {outcome}; the parties have been told why")
+        return outcome
+
+
+class Site:
+    """A party's side of one run."""
+
+    @collab.init
+    def start(self) -> None:
+        """Read the contract, and be ready to answer the driver."""
+        context = collab.fl_ctx
+        self.job = context.get_job_id()
+        self.cell = context.get_engine().get_cell()
+        config = Path(context.get_prop(FLContextKey.WORKSPACE_OBJECT).get_app_config_dir(self.job))
+        self.contract = Contract.read((config / CONTRACT).read_text())
+        self.folder = PartyFolder.here()
+        self.run = self.folder.run(self.contract.run)
+        self.run.keep(self.contract)
+        _log_into(self.run.log)
+        self.meeting = Meeting(self.contract.digest, self.job)
+        self.identity = Identity.of(self.folder.kit)
+        self._gate, self._looked, self._told = Gate("waiting"), 0.0, ("", 0.0)
+        self.answering: Answering | None = None
+        if self.folder.name != self.contract.active:
+            self.answering = Answering(
+                self.folder.name,
+                self.contract.active,
+                self.meeting,
+                self.identity,
+                gate=self.gate,
+                party=self.party,
+                sides=sides_of(self.contract),
+            )
+            if core := flare.core_of(self.cell):
+                flare.answer_by(core, self.job, self.contract.active, self._receive)
+
+    @collab.publish
+    def receive(self, frame: bytes) -> bytes:
+        """Answer a frame that came by a Collab call."""
+        if collab.caller != self.contract.active:
+            raise Refused("frames come from the driver alone")
+        return self._receive(frame)
+
+    @collab.publish
+    def drive(self) -> str:
+        """Carry out the run, and say what it came to; only the server's side may ask for it."""
+        if collab.caller != "server" or self.folder.name != self.contract.active:
+            raise Refused(f"'{self.folder.name}' does not drive this run")
+        return Driver(self, self._carry()).go()
+
+    @collab.final
+    def stop(self) -> None:
+        """The job is over; where it did not come to its end, the run can go on."""
+        if self.answering is not None and not self.answering.outcome:
+            self.note("paused", reason=f"the job ended before '{self.contract.active}' said so")
+
+    def gate(self) -> Gate:
+        """Whether this party takes part."""
+        if time.monotonic() - self._looked > LOOK_AGAIN:
+            said = decide(self.folder, self.contract)
+            word = said.approval.model_dump_json() if said.approval else ""
+            self._gate, self._looked = Gate(said.state, said.reason, word), time.monotonic()
+        return self._gate
+
+    def party(self) -> Party:
+        """This party, from its own file, in the run's folder."""
+        file = self.folder.read()
+        party = runner.make_party(self.folder.name, file, label_needed=self.answering is None)
+        party.folder = self.run.path
+        if party.own_secret is None:
+            party.own_secret = _kept_secret(self.run.path / "secret")
+        party.record_in(Ledger(self.run.ledger), seed=None)
+        self.note("running")
+        self._party = party
+        return party
+
+    _party: Party | None = None
+
+    def note(self, state: State, doing: str = "", done: float = 0.0, reason: str = "") -> None:
+        """Keep how the run stands here."""
+        before = self.run.status
+        began = before.began if before.state == state else time.time()
+        self.run.note(
+            Status(state=state, doing=doing, done=done, reason=reason, job=self.job, began=began)
+        )
+
+    def _receive(self, frame: bytes) -> bytes:
+        assert self.answering is not None
+        answer = self.answering.receive(frame)
+        party = self._party
+        if self.answering.outcome:
+            outcome, reason = self.answering.outcome
+            if party is not None:
+                party.boundary.ledger.flush()
+            if outcome in OUTCOMES:
+                self.note(OUTCOMES[outcome], done=float(outcome == "finished"), reason=reason)
+        elif party is not None and party.progress != self._told:
+            self._told = party.progress
+            self.note("running", *party.progress)
+        return answer
+
+    def _carry(self) -> Carry:
+        context = collab.context
+        if core := flare.core_of(self.cell):
+            return flare.carry_by(core, self.job, context.is_aborted)
+        return flare.carry_by_calls(
+            lambda name, seconds: collab.get_clients([name])[0](timeout=seconds),
+            context.is_aborted,
+        )
+
+
+class Driver:
+    """What the active party does for a run.
+
+    Args:
+        site: Its site.
+        carry: What carries frames.
+    """
+
+    def __init__(self, site: Site, carry: Carry) -> None:
+        self.site, self.contract = site, site.contract
+        self.patience = self.contract.wait * 3600
+        self.engine = Sites(
+            site.folder.name, site.meeting, site.identity, carry, patience=self.patience
+        )
+
+    def go(self) -> str:
+        """Greet, wait for all approvals, run, and tell everybody what it came to."""
+        state, reason, told = self._tried()
+        self.site.note(OUTCOMES[state], done=float(state == "finished"), reason=reason)
+        for name in self.engine.joined:
+            with suppress(InterlaceError):
+                self.engine.end(name, state, told)
+        return state
+
+    def _tried(self) -> tuple[str, str, str]:
+        """What the run came to, why, and what of that others may read."""
+        try:
+            self._meet()
+            self._run()
+        except Refused as e:
+            return "refused", str(e), str(e)
+        except PartyAway as e:
+            self.engine.patience = 0.0  # who is away is not waited for once more
+            return "paused", str(e), str(e)
+        except PartyFailed as e:
+            return "failed", str(e), str(e)
+        except Exception as e:  # the text may quote the driver's own table
+            log.exception("the run failed")
+            kind = type(e).__name__
+            own = str(e) if isinstance(e, InterlaceError) else f"{kind}; {self.site.run.log} has it"
+            return "failed", own, f"{kind} at '{self.site.folder.name}'"
+        return "finished", "", ""
+
+    def _meet(self) -> None:
+        """Have everybody's signed approval, the driver's own among them.
+
+        Raises:
+            Refused: a party does not take part.
+            PartyAway: a party cannot be reached, or has not answered in the time that the job has.
+        """
+        root = (self.site.folder.kit / "startup" / "rootCA.pem").read_bytes()
+        since, words = time.monotonic(), []
+        waiting = [self.site.folder.name, *self.contract.passive]
+        for name in self.contract.passive:
+            self.engine.join(name)
+        while waiting:
+            name = waiting[0]
+            gate = self.engine.state(name) if name in self.contract.passive else self.site.gate()
+            if gate.state == "refused":
+                raise Refused(f"'{name}' does not take part: {gate.reason}")
+            if gate.state == "approved":
+                words.append(Approval.read(gate.word))
+                words[-1].verify(self.contract, root)
+                waiting.remove(name)
+                continue
+            if time.monotonic() - since > self.patience:
+                raise PartyAway(
+                    name, "the contract", f"it has not approved within {self.contract.wait:g} hours"
+                )
+            self.site.note("waiting", f"for {' and '.join(waiting)} to approve")
+            time.sleep(ASK_AGAIN)
+            waiting.append(waiting.pop(0))
+        keep_others(self.site.run, words)
+
+    def _run(self) -> None:
+        party, contract = self.site.party(), self.contract
+        federation = Federation(
+            party,
+            contract.passive,
+            self.engine,
+            seed=contract.seeds[0],
+            protocol=contract.align.protocol,
+            reveal=contract.align.reveal,
+        )
+
+        def progress(doing: str, done: float) -> None:
+            self.site.note("running", doing, done)
+            federation.tell(RunSide.progress, {"doing": doing[:200], "share": done})
+
+        self.engine.progress = lambda what, _share: self.site.note(
+            "running", what, self.site.run.status.done
+        )
+        runner.drive(
+            job_of(contract, {party.name: self.site.folder.read()}),
+            federation,
+            progress=progress,
+            command=f"interlace submit  # {contract.run}",
+        )
+
+
+def job_of(contract: Contract, own: dict[str, PartyFile] | None = None) -> Job:
+    """The job that a contract asks for; of the party files it holds one's own."""
+    shared = contract.model_dump(exclude={"parties", "version", "classes"})
+    parties = {name: PartyFile() for name in contract.parties}
+    return Job(**{**shared, "parties": {**parties, **(own or {})}})
+
+
+def sides_of(contract: Contract) -> set[type[PassiveSide]]:
+    """The passive sides that the methods of a contract, and every run, may open."""
+    modules = ["interlace.party.run", "interlace.align.alignment"]
+    modules += ["interlace.align.dh", "interlace.align.kkrt", "interlace.align.multi"]
+    for choice in (contract.method, *runner.compared(job_of(contract))):
+        modules.append(entry(choice.name).make.__module__)
+    return sides_in(modules)
+
+
+def _kept_secret(file: Path) -> int:
+    """The secret that this party draws from in this run: made once, and read when it goes on."""
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(str(secrets.randbits(63)))
+    return int(file.read_text())
+
+
+def _log_into(file: Path) -> None:
+    """Have what this process says of the run go into the run's folder too."""
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("interlace").addHandler(handler)

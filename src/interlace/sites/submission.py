@@ -1,0 +1,200 @@
+"""Submitting a contract to the federation's server, and following what becomes of it there.
+
+What travels is the contract and the names of the classes that carry it out, no code. The server and
+every site verify who submitted it; each site takes no class into its job process but those that its
+own ``local/resources.json`` lists.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from nvflare.apis.job_def import JobMetaKey, RunStatus
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from interlace.errors import InterlaceError
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder, Status
+
+LOGIN_SECONDS = 20.0
+START_SECONDS = 300.0  # how long FLARE waits for all job processes to come up
+LOOK_AGAIN = 2.0
+
+
+def submit(kit: Path, contract: Contract) -> str:
+    """Hand a contract to the server.
+
+    Args:
+        kit: The user's start-up kit.
+        contract: What all parties have to approve.
+
+    Returns:
+        What FLARE calls the job.
+
+    Raises:
+        InterlaceError: the server cannot be reached, or does not take it.
+    """
+    with TemporaryDirectory() as folder, _session(kit) as session:
+        write_job(contract, Path(folder) / contract.run)
+        return str(session.submit_job(str(Path(folder) / contract.run)))
+
+
+def state(kit: Path, job: str) -> str:
+    """How the server says that a job stands, as ``RUNNING`` or ``FINISHED:COMPLETED``."""
+    with _session(kit) as session:
+        return str(session.get_job_meta(job).get(JobMetaKey.STATUS.value))
+
+
+def stop(kit: Path, job: str) -> None:
+    """Have the server end a job. What the parties have kept of the run stays with them."""
+    with _session(kit) as session:
+        session.abort_job(job)
+
+
+def connected(kit: Path) -> list[str]:
+    """The sites that the server is connected to now."""
+    with _session(kit) as session:
+        return [client.name for client in session.get_system_info().client_info]
+
+
+def watch(
+    folder: PartyFolder,
+    contract: Contract,
+    job: str = "",
+    *,
+    on_state: Callable[[str, str], None] = lambda _job, _state: None,
+) -> Status:
+    """Follow a contract to its end, and submit it again where a process or a site fell out.
+
+    It goes on from the parties' checkpoints then; a site that does not come back is waited for as
+    long as the contract says.
+
+    Args:
+        folder: The submitting party's.
+        contract: What was submitted.
+        job: What FLARE calls it; nothing: it has yet to be submitted.
+        on_state: Told of the job and every new state, as the server has it.
+
+    Returns:
+        How the run stands at this party. ``paused``: it was waited long enough; submitting the
+        contract again goes on with it.
+
+    Raises:
+        InterlaceError: the server was away for too long.
+    """
+    run, since, last = folder.run(contract.run), time.monotonic(), ""
+    furthest = run.status.done
+    while True:
+        if run.status.done > furthest:
+            furthest, since = run.status.done, time.monotonic()
+        late = time.monotonic() - since > contract.wait * 3600
+        try:
+            job = job or submit(folder.user, contract)
+            now = state(folder.user, job)
+        except InterlaceError:
+            if late:
+                raise
+            time.sleep(LOOK_AGAIN)
+            continue
+        if now != last:
+            on_state(job, now)
+            last = now
+        if now.startswith("FINISHED"):
+            done = run.status
+            if now == RunStatus.FINISHED_ABORTED.value:  # somebody wanted it to end
+                done = done.model_copy(update={"state": "stopped"})
+                run.note(done)
+            if late or done.state in ("finished", "refused", "failed", "stopped"):
+                return done
+            job = ""
+        time.sleep(LOOK_AGAIN)
+
+
+def write_job(contract: Contract, folder: Path) -> None:
+    """Write the job folder that FLARE takes: configuration and the contract, no code."""
+    _write(
+        folder / "meta.json",
+        {
+            "name": contract.run,
+            "resource_spec": {},
+            "min_clients": len(contract.parties),
+            "mandatory_clients": contract.parties,
+            "deploy_map": {"hub": ["server"], "site": contract.parties},
+        },
+    )
+    _write(
+        folder / "hub" / "config" / "config_fed_server.json",
+        {
+            "format_version": 2,
+            "workflows": [
+                {
+                    "id": "controller",
+                    "path": "nvflare.collab.runtime.controller.CollabController",
+                    "args": {"server_obj_id": "hub", "sync_task_timeout": START_SECONDS},
+                }
+            ],
+            "components": [
+                {
+                    "id": "hub",
+                    "path": "interlace.sites.job.Hub",
+                    "args": {"active": contract.active},
+                }
+            ],
+        },
+    )
+    _write(
+        folder / "site" / "config" / "config_fed_client.json",
+        {
+            "format_version": 2,
+            "executors": [
+                {
+                    "tasks": ["*"],
+                    "executor": {
+                        "path": "nvflare.collab.runtime.executor.CollabExecutor",
+                        "args": {"client_obj_id": "site"},
+                    },
+                }
+            ],
+            "components": [{"id": "site", "path": "interlace.sites.job.Site", "args": {}}],
+        },
+    )
+    (folder / "site" / "config" / "contract.json").write_text(contract.text)
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=1))
+
+
+@contextmanager
+def _session(kit: Path) -> Iterator[Session]:
+    """A session with the server, as the user whose kit it is.
+
+    Raises:
+        InterlaceError: no session, or the server did not do what it was asked.
+    """
+    try:
+        admin = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
+        with redirect_stdout(io.StringIO()):  # FLARE's client prints as it goes
+            session = new_secure_session(admin["username"], str(kit), timeout=LOGIN_SECONDS)
+    except Exception as e:
+        raise InterlaceError(
+            f"the federation's server cannot be reached with the user's kit {kit} "
+            f"({type(e).__name__}: {e}); is it up, and does this network reach it?"
+        ) from e
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield session
+    except InterlaceError:
+        raise
+    except Exception as e:
+        raise InterlaceError(f"the federation's server says: {type(e).__name__}: {e}") from e
+    finally:
+        session.close()
