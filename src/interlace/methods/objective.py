@@ -16,6 +16,7 @@ from interlace.data.labels import LabelPlan
 from interlace.errors import DataError, JobError
 
 ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
+Margin = Literal["hinge", "squared_hinge"]
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Objective:
         weight: Loss weight of each class, or ``None``.
         centre, scale: Mean and spread of a regression's training targets; the model learns the
             standardised target.
+        margin: The loss of a support vector machine instead of the task's own: every class or label
+            is told from the rest, max(0, 1 - t s) or its square over scores s and t of -1 or 1.
     """
 
     task: str
@@ -35,6 +38,7 @@ class Objective:
     weight: Tensor | None = None
     centre: float = 0.0
     scale: float = 1.0
+    margin: Margin | None = None
 
     @classmethod
     def fit(cls, plan: LabelPlan, y: Tensor, class_weight: ClassWeight, party: str) -> Objective:
@@ -86,14 +90,28 @@ class Objective:
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Mean loss of (n, outputs) logits against (n,) or (n, m) labels."""
+        if self.margin is not None:
+            return self._margin_loss(logits, y)
         if self.task == "regression":
             return F.mse_loss(logits[:, 0], (y - self.centre) / self.scale)
         if self.task == "multilabel":
             return F.binary_cross_entropy_with_logits(logits, y)
         return F.cross_entropy(logits, y, self.weight)
 
+    def _margin_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        marks = y if self.task == "multilabel" else F.one_hot(y, self.outputs)
+        each = (1 - (2 * marks - 1) * logits).clamp_min(0)
+        each = (each.square() if self.margin == "squared_hinge" else each).sum(1)
+        if self.weight is None:
+            return each.mean()
+        weight = self.weight[y]
+        return (weight * each).sum() / weight.sum()
+
     def probabilities(self, logits: Tensor) -> NDArray[np.float64]:
-        """(n, classes) probabilities, (n, labels) probabilities, or (n,) regression estimates."""
+        """(n, classes) probabilities, (n, labels) probabilities, or (n,) regression estimates.
+
+        Of a support vector machine they rank and decide as its scores do, and are not calibrated.
+        """
         if self.task == "regression":
             return np.asarray(logits[:, 0].double() * self.scale + self.centre)
         if self.task == "multilabel":

@@ -3,6 +3,7 @@ then one column of codes for each category."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -20,19 +21,24 @@ class BottomSpec(BaseModel):
     """Which bottom network a party builds over its own columns.
 
     Args:
-        network: ``mlp``, ``linear``, or ``resnet`` for images; ``auto`` takes ``resnet`` for
+        network: ``mlp``, ``linear``, ``fourier`` (a Gaussian kernel by random Fourier features, and
+            a linear model over them), or ``resnet`` for images; ``auto`` takes ``resnet`` for
             images and ``mlp`` for everything else.
         hidden: Widths of the hidden layers of an MLP, or channels of the stages of a ResNet.
         width: Width d of the embedding.
         dropout: Share of hidden units left out in training.
+        components: How many random features a ``fourier`` network has.
+        gamma: Its kernel is exp(-gamma ‖x - x'‖²); ``None`` takes 1 / the number of inputs.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    network: Literal["auto", "mlp", "linear", "resnet"] = "auto"
+    network: Literal["auto", "mlp", "linear", "fourier", "resnet"] = "auto"
     hidden: tuple[Annotated[int, Field(gt=0, le=MOST)], ...] = Field(default=(64,), max_length=32)
     width: int = Field(default=64, gt=0, le=MOST)
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    components: int = Field(default=256, gt=0, le=MOST)
+    gamma: float | None = Field(default=None, gt=0)
 
     def build(self, spec: InputSpec) -> nn.Module:
         """The network for a party's features; initial weights come from torch's global seed."""
@@ -52,6 +58,9 @@ class BottomSpec(BaseModel):
     def _tabular(self, network: str, spec: InputSpec) -> nn.Module:
         if network == "linear":
             return Linear(spec, self.width)
+        if network == "fourier":
+            features = FourierFeatures(spec, self.components, self.gamma)
+            return nn.Sequential(features, nn.Linear(self.components, self.width))
         if not spec.cardinalities:
             return mlp(spec.numeric, self.hidden, self.width, self.dropout)
         columns = Columns(spec)
@@ -99,6 +108,36 @@ class Linear(nn.Module):
         for j, table in enumerate(self.levels):
             out = out + table(codes[:, j])
         return out
+
+
+class FourierFeatures(nn.Module):
+    """Random features whose products are, on the average, a Gaussian kernel.
+
+    √(2/D) cos(Wx + b) with rows of W from N(0, 2γ) and b from U(0, 2π); x has a column for each
+    level of a category. Nothing in it is learnt: W and b stay as they were drawn.
+
+    Source: Rahimi and Recht, "Random features for large-scale kernel machines", NIPS 2007.
+    """
+
+    weight: Tensor
+    phase: Tensor
+
+    def __init__(self, spec: InputSpec, components: int, gamma: float | None) -> None:
+        super().__init__()
+        self.numeric, self.cardinalities = spec.numeric, spec.cardinalities
+        inputs = spec.numeric + sum(spec.cardinalities)
+        spread = math.sqrt(2 * (gamma or 1 / inputs))
+        self.register_buffer("weight", spread * torch.randn(components, inputs))
+        self.register_buffer("phase", 2 * math.pi * torch.rand(components))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From (n, numeric + categories) to (n, components)."""
+        parts = [x[:, : self.numeric]]
+        for j, levels in enumerate(self.cardinalities):
+            code = x[:, self.numeric + j].long()
+            parts.append(nn.functional.one_hot(code, levels).to(x.dtype))
+        angle = torch.cat(parts, 1) @ self.weight.T + self.phase
+        return math.sqrt(2 / len(self.phase)) * angle.cos()
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int, dropout: float = 0.0) -> nn.Sequential:

@@ -21,15 +21,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from interlace.boundary.kinds import Embedding, Gradient, RowSelection
+from interlace.errors import JobError
 from interlace.federation import Federation
 from interlace.methods.base import Count, Share, Widths
 from interlace.methods.bottom import BottomSide
-from interlace.methods.objective import ClassWeight
+from interlace.methods.objective import ClassWeight, Margin, Objective
 from interlace.methods.vertical.joint import Joined, JointTraining
 from interlace.models import BottomSpec, Optimisation, mlp
 from interlace.party import operation
@@ -144,7 +146,10 @@ class AggVFL(_Split):
     The active party sees each party's contribution to the logits; a passive party's gradient at
     the cut is ∂L/∂logits itself, which names the label: guard it, or take splitVFL.
 
-    Args: as for :class:`SplitVFL`; the width of every bottom model is the number of logits.
+    Args: as for :class:`SplitVFL`; the width of every bottom model is the number of logits. And:
+        loss: ``hinge`` or ``squared_hinge`` make it a support vector machine, linear with
+            ``bottom: {network: linear}`` or with the kernel of ``{network: fourier}``;
+            ``optimisation: {weight_decay: ...}`` is its penalty. ``None`` takes the task's own.
 
     Source: Liu et al., arXiv 2211.12814, §2.1 (aggVFL).
     """
@@ -157,6 +162,7 @@ class AggVFL(_Split):
         bottom: BottomSpec = BottomSpec(),
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
+        loss: Margin | None = None,
         validation: Share = 0.1,
         patience: Count | None = 10,
     ) -> None:
@@ -165,8 +171,15 @@ class AggVFL(_Split):
         self.bottom = bottom
         self.optimisation = optimisation
         self.class_weight = class_weight
+        self.loss = loss
         self.validation = validation
         self.patience = patience
+
+    def _objective(self, fed: Federation) -> Objective:
+        objective = super()._objective(fed)
+        if self.loss is not None and objective.task == "regression":
+            raise JobError(f"the loss '{self.loss}' is for classes and labels, not for a quantity")
+        return replace(objective, margin=self.loss)
 
     def _build_top(self, widths: Sequence[int], outputs: int) -> nn.Module:
         return _Summed()
