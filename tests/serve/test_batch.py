@@ -75,3 +75,22 @@ def test_noise_does_not_come_again_and_the_ledger_tells(finished: Finished) -> N
         entries = list(Ledger(path).entries())[rows:]
         assert sum(e.kind == "embedding" for e in entries) == 2
         assert Ledger(path).verify() is None
+
+
+def test_a_person_at_two_of_three_clinics_is_scored_by_these(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, ids = rng.standard_normal((90, 3)), pl.Series("id", [f"p{i}" for i in range(90)])
+    registry = pl.DataFrame({"id": ids, "ill": (x.sum(1) > 0).astype(int)})
+    tables = {"registry": registry}
+    for k, (name, held) in enumerate({"heart": 90, "eye": 70, "skin": 60}.items()):
+        tables[name] = pl.DataFrame({"id": ids[:held], f"x{k}": x[:held, k]})
+    for name, frame in tables.items():
+        frame.write_csv(tmp_path / f"{name}.csv")
+    files = {name: {"table": str(tmp_path / f"{name}.csv")} for name in tables}
+    files["registry"]["label"] = "ill"
+    job = {"name": "clinics", "parties": files, "compare": "none", "seeds": [0]}
+    quick = {"name": "one_shot", "epochs": 5, "local_epochs": 5}
+    run(Job.model_validate(job | {"method": quick}), tmp_path / "run")
+    scores = predict(tmp_path / "run", {n: f["table"] for n, f in files.items()})
+    assert scores["model"].to_list() == ["joint"] * 90
+    assert scores["prediction"].null_count() == 0

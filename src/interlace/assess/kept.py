@@ -88,7 +88,8 @@ def _rows(kept: Kept, party: Party, federation: Federation) -> Tensor:
     if party is federation.active:
         return kept.rows
     shared = party.shared_with(federation.active.name)
-    return torch.from_numpy(np.setdiff1d(np.arange(len(party)), shared))[kept.rows]
+    others = np.setdiff1d(np.arange(len(party)), shared)
+    return torch.from_numpy(np.concatenate([shared, others]))[kept.rows]
 
 
 def true_classes(truth: Party, parties: Sequence[Party], plan: LabelPlan) -> dict[str, Tensor]:

@@ -81,6 +81,8 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
 
     # Whether people count whom only some of the partners hold; else all must hold them.
     partial: ClassVar[bool] = False
+    # Whether it scores people whom only some of the partners hold, as well as it can.
+    scores_some: ClassVar[bool] = False
     # Whether it learns a label; a clustering does not.
     supervised: ClassVar[bool] = True
     # Whether it is compared with itself on fewer and on all columns, and not with networks.

@@ -21,8 +21,9 @@ class Kept:
 
     Attributes:
         of: How many rows there were to choose from.
-        rows: Which were kept, (n,): at a partner positions among its unaligned rows in the order of
-            its table, at the active party rows of its table.
+        rows: Which were kept, (n,): at the active party rows of its table, at a partner positions
+            as its operations take them, the shared people first and then the others in the order
+            of its table.
         classes: What they are taken for, (n,): numbers of ``label_plan_.classes``.
     """
 

@@ -37,8 +37,9 @@ def predict(
     Returns:
         One row for each person of the active party's table: the id, ``prediction``, for a
         classification one column ``probability <class>`` each, and ``model``: ``joint`` where
-        every party holds the person, ``alone`` where the active party's own model had to do,
-        ``none`` where there is no such model (the other columns are empty then).
+        every party holds the person, or some partner for a method that needs no more; ``alone``
+        where the active party's own model had to do, ``none`` where there is no such model (the
+        other columns are empty then).
 
         Of a horizontal run, one row for each person of every table that is given, scored at its
         ``party`` by the ``global`` model. Nothing leaves the party, and not all need be given.
@@ -152,8 +153,9 @@ class Trained:
     def shared(self, federation: Federation) -> Rows:
         """The people whom the joint model can score: whom all partners hold, or any of them where
         the method takes people with a missing view."""
+        make = entry(self.job.method.name).make
         try:
-            return federation.shared(partial=entry(self.job.method.name).make.partial).rows
+            return federation.shared(partial=make.partial or make.scores_some).rows
         except NobodyShared:
             return np.empty(0, dtype=np.int64)
 

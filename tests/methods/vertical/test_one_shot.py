@@ -189,6 +189,7 @@ def test_one_shot_is_two_uploads_and_one_download(limited: Any) -> None:
         (down, "begin", "control", ""),
         (up, "begin", "control", ""),
         (down, "represent", "row selection", "126"),
+        (down, "represent", "row selection", "0"),  # nobody is shared who has no label
         (up, "represent", "embedding", "126×8"),
         (down, "learn", "gradient", "126×8"),
         (down, "learn", "class count", ""),
@@ -210,6 +211,7 @@ def test_few_shot_is_three_uploads_and_two_downloads(limited: Any) -> None:
         (down, "begin", "control", ""),
         (up, "begin", "control", ""),
         (down, "represent", "row selection", "140"),
+        (down, "represent", "row selection", "0"),
         (up, "represent", "embedding", "140×8"),
         (down, "learn", "gradient", "140×8"),
         (down, "learn", "class count", ""),
@@ -258,7 +260,99 @@ def test_only_whom_all_share_are_used_where_no_more_is_known(three_clinics: Any)
     fed = three_clinics(reveal="common")
     few(validation=0, local_epochs=5, epochs=5, refine_epochs=2, floor=1.0).fit(fed)
     asked = [s for s in said(fed) if s[1] in ("represent", "refine") and s[0].startswith("reg")]
-    assert [s[3] for s in asked] == ["40"] * 3 + ["110"] * 3
+    assert [s[3] for s in asked] == ["40", "0"] * 3 + ["110"] * 3
+
+
+def test_shared_people_without_a_label_are_learnt_from_like_the_unaligned(limited: Any) -> None:
+    """100 of the 140 shared people have a label; few-shot asks about all who have none, and knows
+    the real views of those whom both hold."""
+    down, up = "bank→shop", "shop→bank"
+    fed = limited(labelled=np.arange(100))
+    model = few(validation=0).fit(fed)
+    told = [s for s in said(fed) if s[1] in ("represent", "embed", "refine")]
+    chosen = int(told[-1][3].split("×")[0]) - 100
+    assert told == [
+        (down, "represent", "row selection", "100"),
+        (down, "represent", "row selection", "40"),
+        (up, "represent", "embedding", "100×8"),
+        (down, "embed", "row selection", "270"),
+        (up, "embed", "embedding", "270×8"),
+        (down, "refine", "keep probability", "170"),
+        (up, "refine", "row selection", f"{len(model.kept_['shop'])}"),
+        (down, "embed", "row selection", f"{100 + chosen}"),
+        (up, "embed", "embedding", f"{100 + chosen}×8"),
+    ]
+    shop = fed.engine.parties["shop"]
+    side = shop.sides[model.session_]
+    known = set(fed.active.frame["id"][:100])
+    assert set(shop.frame["id"].gather(side.unlabelled.numpy())) == {
+        f"p{i:05d}" for i in range(100, 140)
+    }
+    assert not known & set(shop.frame["id"].gather(side.unlabelled.numpy()))
+    assert {name: kept.of for name, kept in model.kept_.items()} == {"shop": 170, "bank": 170}
+
+
+def test_nobody_is_learnt_from_twice_and_real_views_are_not_estimated(
+    limited: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[list[torch.Tensor], torch.Tensor]] = []
+
+    def spy(views: list[torch.Tensor], held: torch.Tensor) -> list[torch.Tensor]:
+        seen.append((complete(views, held), held))
+        return seen[-1][0]
+
+    monkeypatch.setattr(one_shot, "complete", spy)
+    fed = limited(labelled=np.arange(100))
+    model = few(validation=0).fit(fed)
+    whole, held = seen[-1]  # of the head's last fit: 100 with a label, and everybody kept
+    both = set()
+    shared = set(range(140))
+    for name, kept in model.kept_.items():
+        side = fed.engine.parties[name]
+        rows = kept.rows
+        if name == "shop":
+            people = fed.engine.parties["shop"].sides[model.session_]._people
+            rows = people[rows]
+        both |= set(side.frame["id"].gather(rows.numpy()))
+    assert len(held) == 100 + len(both)
+    assert int(held[100:].all(1).sum()) == sum(int(i[1:]) in shared for i in both) > 0
+    assert all(len(view) == len(held) for view in whole)
+
+
+@pytest.mark.parametrize("make", [one, few])
+def test_people_at_some_clinics_are_scored_by_those(three_clinics: Any, make: Any) -> None:
+    """Views that nobody has are estimated; where all are there, nothing changes."""
+    train, test = three_clinics().split(16)
+    model = make().fit(train)
+    some = train.view(np.arange(130))  # 40 at all three clinics, then 30 at each two of them
+    outputs = model.predict_proba(some)
+    whole = np.intersect1d(np.arange(40), test.rows)
+    np.testing.assert_array_equal(outputs[whole], model.predict_proba(train.view(whole)))
+    assert (outputs[40:].argmax(1) == np.arange(40, 130) % 2).mean() > 0.8
+    with pytest.raises(AlignmentError, match="20 of 150 people are held by no party"):
+        model.predict_proba(train.view(np.arange(150)))
+
+
+def test_the_bank_alone_scores_whom_no_partner_holds(limited: Any) -> None:
+    fed = limited()
+    model = one().fit(fed)
+    everybody = fed.view(np.arange(270))
+    assert (model.predict_proba(everybody).argmax(1)[140:] == np.arange(140, 270) % 3).mean() > 0.7
+
+
+def test_the_head_learns_from_people_at_two_of_three_clinics(
+    three_clinics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[list[int]] = []
+    fit_head = OneShotVFL._fit_head
+
+    def spy(self: OneShotVFL, *args: Any) -> Any:
+        fitted.append([len(y) for _, y in args[3]])
+        return fit_head(self, *args)
+
+    monkeypatch.setattr(OneShotVFL, "_fit_head", spy)
+    one(validation=0, epochs=1, local_epochs=1).fit(three_clinics())
+    assert fitted == [[40, 90]], "40 at all three, 30 at each two"
 
 
 def test_both_ledgers_tell_the_same_and_the_wire_changes_nothing(limited: Any) -> None:

@@ -96,6 +96,7 @@ class FedCVT(JointTraining):
 
     side = CrossViewSide
     protocol = "fedcvt"
+    scores_some = True
     views = 2
 
     def __init__(
@@ -165,7 +166,7 @@ class FedCVT(JointTraining):
 
     def _start(self, fed: Federation) -> None:
         super()._start(fed)
-        rows = {n: fed.alignment.report.people[n] - len(p) for n, p in fed.alignment.pairs.items()}
+        rows = {n: fed.alignment.report.people[n] for n in self.peers_}
         rows[fed.active.name] = len(fed.active)
         self.verdicts_ = {name: torch.full((n,), UNSEEN) for name, n in rows.items()}
 
@@ -222,7 +223,7 @@ class FedCVT(JointTraining):
         Returns:
             The positions to ask each partner for, the active party's own rows, who holds whom
             (n, parties), labels (n,), -1 where there is none, and whose rows the others are: rows
-            of the active party, positions among the unaligned ones of the passive.
+            of the active party, positions at a passive one.
         """
         draw = self._generator
         n, parties = len(y), len(self.peers_) + (self.own_ is not None)
@@ -242,7 +243,7 @@ class FedCVT(JointTraining):
             only[:, k] = True
             held.append(only)
             labels.append(torch.full((len(theirs),), UNKNOWN))
-            drawn.append((name, theirs - shared))
+            drawn.append((name, theirs))
         own_rows = torch.cat([own, torch.from_numpy(rows)])
         return asked, own_rows, torch.cat(held), torch.cat(labels), drawn
 

@@ -8,7 +8,7 @@ its unaligned rows, semi-supervised::
 
     active                                            passive k
       │ ── begin(held-out rows, settings) ───────────► │   builds f_k, scales its columns
-      │ ── represent(overlap rows) ──────────────────► │
+      │ ── represent(overlap rows, unlabelled ones) ─► │
       │ ◄──────────────────────────────── H_o^k ────── │   upload 1
       │ ── learn(∂L/∂H_o^k, number of classes) ──────► │   download 1: clusters → labels, then
       │                                                │   E_c epochs on X_o^k and X_u^k
@@ -28,8 +28,8 @@ needs no message.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Self
 
@@ -69,7 +69,7 @@ from interlace.methods.semi_supervised import (
     LocalLearner,
     LocalSettings,
 )
-from interlace.methods.vertical.joint import Joined, JointModel
+from interlace.methods.vertical.joint import CHUNK, Joined, JointModel
 from interlace.methods.vertical.missing import complete
 from interlace.models import (
     BottomSpec,
@@ -91,9 +91,12 @@ class OneShotSide(BottomSide):
     learner: LocalLearner
 
     @operation
-    def represent(self, rows: RowSelection) -> Embedding:
-        """H_o by the model as it is; the gradients that come next are about these people."""
-        self.overlap = self.mine(rows)
+    def represent(self, rows: RowSelection, unlabelled: RowSelection) -> Embedding:
+        """H_o by the model as it is; the gradients that come next are about these people.
+
+        ``unlabelled`` are shared people who have no label: to learn from as from unaligned rows.
+        """
+        self.overlap, self.unlabelled = self.mine(rows), self.mine(unlabelled)
         self.party.boundary.about(self.overlap)
         return self.bottom.embed(self.overlap)
 
@@ -114,14 +117,14 @@ class OneShotSide(BottomSide):
     def _learn(self, epochs: int, more: tuple[Tensor, Tensor] | None = None) -> None:
         """Some epochs more; rows that no cluster took count among those without a label."""
         taken = self.labels != NOISE
-        without = torch.cat([self._unaligned, self.overlap[~taken]])
+        without = torch.cat([self.unlabelled, self._unaligned, self.overlap[~taken]])
         self.learner.learn(self.overlap[taken], self.labels[taken], without, epochs, more)
 
     def _training(self) -> State:
         state = super()._training()
         learner = self.learner.state()
         tensors = {f"learner/{k}": v for k, v in learner.tensors.items()}
-        tensors |= {"overlap": self.overlap, "labels": self.labels}
+        tensors |= {"overlap": self.overlap, "labels": self.labels, "unlabelled": self.unlabelled}
         return State({**state.tensors, **tensors}, {**state.meta, "learner": learner.meta})
 
     def _go_on(self, state: State) -> None:
@@ -129,11 +132,12 @@ class OneShotSide(BottomSide):
         head = {k[8:]: v for k, v in state.tensors.items() if k.startswith("learner/")}
         self.learner = LocalLearner.from_state(self.bottom, State(head, state.meta["learner"]))
         self.overlap, self.labels = state.tensors["overlap"], state.tensors["labels"]
+        self.unlabelled = state.tensors["unlabelled"]
 
     def forget_people(self) -> None:
         """The bottom model stays; whom it was learnt from goes."""
         super().forget_people()
-        for learnt in ("overlap", "labels", "learner"):
+        for learnt in ("overlap", "labels", "unlabelled", "learner"):
             self.__dict__.pop(learnt, None)
 
 
@@ -142,20 +146,21 @@ class FewShotSide(OneShotSide, WholeTableSide):
 
     @operation
     def refine(self, keep: KeepProbability) -> RowSelection:
-        """Draw each unaligned row with its probability, and go on learning with the drawn ones.
+        """Draw each row without a label with its probability, and go on learning with the drawn.
 
-        No label comes with them: a drawn row is labelled by this party's own head, whose classes
-        are its clusters.
+        The shared people without a label come first, then the unaligned. No label comes with them:
+        a drawn row is labelled by this party's own head, whose classes are its clusters.
         """
-        others = self._unaligned
+        others = torch.cat([self.unlabelled, self._unaligned])
         if tuple(keep.shape) != (len(others),):
             raise Refused(
-                f"{tuple(keep.shape)} keep-probabilities came for {len(others):,} unaligned rows"
+                f"{tuple(keep.shape)} keep-probabilities came for {len(others):,} rows without a "
+                "label"
             )
-        drawn = draw(keep, self.party.secret)
-        labels = self.learner.predict(others[drawn]).argmax(1)
-        self._learn(self.learner.settings.refine_epochs, (others[drawn], labels))
-        return len(self._shared) + drawn
+        drawn = others[draw(keep, self.party.secret)]
+        labels = self.learner.predict(drawn).argmax(1)
+        self._learn(self.learner.settings.refine_epochs, (drawn, labels))
+        return torch.argsort(self._people)[drawn]
 
 
 def draw(keep: Tensor, secret: int) -> Tensor:
@@ -196,6 +201,7 @@ class _Cast:
         held: (n, parties with columns), bool; the active party last, if it has columns.
         aside, y_aside: People whom all hold, kept aside to stop the head early.
         unlabelled: The active party's people without a label.
+        unlabelled_held: (n, parties with columns), bool, of these.
     """
 
     rows: Rows
@@ -204,6 +210,7 @@ class _Cast:
     aside: Rows
     y_aside: Tensor
     unlabelled: Rows
+    unlabelled_held: Tensor
 
 
 @dataclass(frozen=True)
@@ -216,15 +223,44 @@ class _Views:
     others: list[Tensor]
 
 
+@dataclass(frozen=True)
+class _Candidates:
+    """People without a label, who may get one, n of them.
+
+    Attributes:
+        rows: By party with columns those whom it holds: positions at a partner, rows of the active
+            party.
+        held: (n, parties), bool; in each column as many as that party has ``rows``, in their order.
+    """
+
+    rows: dict[str, Tensor]
+    held: Tensor
+
+    def chosen(self, kept: Mapping[str, Kept]) -> tuple[Tensor, Tensor]:
+        """Whom any party kept (n,), bool, and the classes of these."""
+        classes = torch.full((len(self.held),), -1)
+        for (name, rows), here in zip(self.rows.items(), self.held.T, strict=True):
+            mine = torch.full((len(rows),), -1)
+            mine[torch.isin(rows, kept[name].rows)] = kept[name].classes
+            classes[here] = torch.maximum(classes[here], mine)
+        chosen = classes >= 0
+        return chosen, classes[chosen]
+
+
 class OneShotVFL(JointModel):
     """One-shot VFL: two embeddings of each shared person leave a party, one gradient comes back.
 
     For classes, not for regression. Works for two to many parties, tables and images, with columns
-    at the active party or without. A client learns from everyone whom the active party shares with
-    it and has a label for, whether other parties hold them or not (views that these lack are
-    estimated by ``missing.complete`` for the one gradient, which
-    is ours), and from its unaligned rows; the active party's own columns from all its labelled
-    people; the head from people whom all hold.
+    at the active party or without. Ours is how people count whom only some parties hold:
+
+    - A client learns from everyone whom the active party shares with it and has a label for,
+      whether other parties hold them or not; views that these lack are estimated
+      (``missing.complete``) for the one gradient. The active party's own columns learn from all
+      its labelled people.
+    - Shared people without a label are among a client's rows without one, like its unaligned rows.
+    - The head learns from the people whom all hold and, completed, from those whom several do.
+    - Whom only some hold is scored over their views and estimates of the others, for which the
+      active party keeps the embeddings of those it has learnt from.
 
     Every client learns the classes of the shared people up to a permutation, from that one
     gradient: guard it where the label is secret (``gradient`` in the active party's policy).
@@ -252,6 +288,7 @@ class OneShotVFL(JointModel):
 
     side = OneShotSide
     protocol = "one-shot"
+    scores_some = True
     refine_epochs = 0  # there is no second round
 
     def __init__(
@@ -345,7 +382,9 @@ class OneShotVFL(JointModel):
         on_epoch: OnEpoch | None,
     ) -> None:
         """What is left to do after the clients have learnt."""
-        self._fit_top(cast, self._represent(fed, cast, {}), None, fed.seed, on_epoch)
+        views = self._represent(fed, cast, {})
+        several = (cast.held.sum(1) > 1) & ~cast.held.all(1)
+        self._fit_top(cast, views, _completed(cast, views.train, several), fed.seed, on_epoch)
 
     def _people(self, federation: Federation) -> Federation:
         """The labelled people whom somebody with columns holds.
@@ -372,9 +411,7 @@ class OneShotVFL(JointModel):
         return people.view(people.rows[somewhere])
 
     def _cast(self, fed: Federation, federation: Federation) -> _Cast:
-        held = torch.from_numpy(fed.alignment.holders[fed.rows])
-        if self.own_ is not None:
-            held = torch.cat([held, torch.ones(len(held), 1, dtype=torch.bool)], 1)
+        held = self._held(fed, fed.rows)
         whole = held.all(1).nonzero()[:, 0]
         y = fed.y
         _, aside = keep_aside(len(whole), self.validation, fed.seed, y[whole])
@@ -382,23 +419,34 @@ class OneShotVFL(JointModel):
         train = torch.ones(len(y), dtype=torch.bool)
         train[aside] = False
         rest = np.setdiff1d(federation.rows, federation.labelled().rows)
+        rest = np.setdiff1d(rest, federation.held_out)
+        rest = rest[self._held(fed, rest).any(1).numpy()]
         return _Cast(
             rows=fed.rows[train.numpy()],
             y=y[train],
             held=held[train],
             aside=fed.rows[aside.numpy()],
             y_aside=y[aside],
-            unlabelled=np.setdiff1d(rest, federation.held_out),
+            unlabelled=rest,
+            unlabelled_held=self._held(fed, rest),
         )
+
+    def _held(self, fed: Federation, rows: Rows) -> Tensor:
+        """Which parties with columns hold people of the active party, itself last."""
+        held = torch.from_numpy(fed.alignment.holders[rows])
+        if self.own_ is None:
+            return held
+        return torch.cat([held, torch.ones(len(held), 1, dtype=torch.bool)], 1)
 
     def _first_round(self, fed: Federation, cast: _Cast, settings: LocalSettings) -> None:
         """Upload 1, download 1, and learning at every client."""
         boundary = fed.active.boundary
         boundary.round += 1
-        where = self._where(fed, cast)
+        where = self._where(fed, cast.rows, cast.held)
+        unlabelled = self._where(fed, cast.unlabelled, cast.unlabelled_held)
         views = []
         for (name, peer), held in zip(self.peers_.items(), cast.held.T, strict=False):
-            h = peer.ask(OneShotSide.represent, where[name])
+            h = peer.ask(OneShotSide.represent, where[name], unlabelled[name])
             views.append(_spread(self._expect(name, h, len(where[name])), held))
         if self.own_ is not None:
             views.append(self.own_.embed(torch.from_numpy(cast.rows)))
@@ -427,18 +475,18 @@ class OneShotVFL(JointModel):
         without = torch.from_numpy(cast.unlabelled)
         self.learner_.learn(mine[whole], cast.y[whole], without, epochs, more)
 
-    def _where(self, fed: Federation, cast: _Cast) -> dict[str, Tensor]:
-        """Positions at each partner of the people to learn from whom it holds."""
+    def _where(self, fed: Federation, rows: Rows, held: Tensor) -> dict[str, Tensor]:
+        """Positions at each partner of those people whom it holds."""
         return {
-            name: fed.positions(name, cast.rows[held.numpy()])
-            for name, held in zip(self.peers_, cast.held.T, strict=False)
+            name: fed.positions(name, rows[here.numpy()])
+            for name, here in zip(self.peers_, held.T, strict=False)
         }
 
     def _represent(self, fed: Federation, cast: _Cast, others: dict[str, Tensor]) -> _Views:
         """One more upload: embeddings of the overlap, and of ``others`` at each party."""
         fed.active.boundary.round += 1
         views = _Views([], [], [])
-        where = self._where(fed, cast)
+        where = self._where(fed, cast.rows, cast.held)
         for (name, peer), held in zip(self.peers_.items(), cast.held.T, strict=False):
             asked = [
                 where[name],
@@ -468,6 +516,7 @@ class OneShotVFL(JointModel):
     ) -> None:
         """Fit the joint head from its first weights: on people whom all hold, and completed."""
         self._assemble([view.shape[1] for view in views.train])
+        self.known_ = [*views.train, cast.held]
         whole = cast.held.all(1)
         self.history_ = self._fit_head(
             self.top_,
@@ -534,10 +583,39 @@ class OneShotVFL(JointModel):
             head.load_state_dict(best)
         return history
 
+    # -- predicting ---------------------------------------------------------------------------
+
+    def _logits(self, fed: Federation, rows: Rows) -> Tensor:
+        held = self._held(fed, rows)
+        if bool(held.all()):
+            return super()._logits(fed, rows)
+        nobody = int((~held.any(1)).sum())
+        if nobody:
+            raise AlignmentError(f"{nobody:,} of {len(rows):,} people are held by no party")
+        *known, known_held = self.known_
+        out = []
+        self.top_.eval()
+        for start in range(0, len(rows), CHUNK):
+            some, here = rows[start : start + CHUNK], held[start : start + CHUNK]
+            views: list[Tensor] = []
+            for (name, peer), mine in zip(self.peers_.items(), here.T, strict=False):
+                where = fed.positions(name, some[mine.numpy()])
+                h = peer.ask(BottomSide.embed, where) if len(where) else known[len(views)][:0]
+                views.append(_spread(self._expect(name, h, len(where)), mine))
+            if self.own_ is not None:
+                views.append(self.own_.embed(torch.from_numpy(some)))
+            both = [torch.cat(pair) for pair in zip(known, views, strict=True)]
+            whole = complete(both, torch.cat([known_held, here]))
+            with torch.no_grad():
+                out.append(self.top_([view[len(known_held) :] for view in whole]))
+        return torch.cat(out)
+
     # -- keeping ------------------------------------------------------------------------------
 
     def _state(self, stopping: EarlyStopping) -> State:
         state = super()._state(stopping)
+        for k, part in enumerate(getattr(self, "known_", ())):
+            state.tensors[f"known/{k}"] = part
         learner = getattr(self, "learner_", None)
         if learner is None:
             return state
@@ -547,6 +625,8 @@ class OneShotVFL(JointModel):
 
     def _take(self, state: State) -> None:
         super()._take(state)
+        count = sum(k.startswith("known/") for k in state.tensors)
+        self.known_ = [state.tensors[f"known/{k}"] for k in range(count)]
         self.learner_ = None
         if "learner" in state.meta and self.own_ is not None:
             head = {k[8:]: v for k, v in state.tensors.items() if k.startswith("learner/")}
@@ -632,43 +712,54 @@ class FewShotVFL(OneShotVFL):
             self._second_round(fed, cast)
             if checkpoint:
                 self._checkpoint(fed, checkpoint, 2, EarlyStopping(None))
-        views = self._represent(fed, cast, self._drawn(fed))
-        self._fit_top(cast, views, self._completed(cast, views, self.kept_), fed.seed, on_epoch)
+        people = self._candidates(fed, cast)
+        chosen, y = people.chosen(self.kept_)
+        asked = {
+            name: rows[chosen[here]]
+            for (name, rows), here in zip(people.rows.items(), people.held.T, strict=True)
+        }
+        views = self._represent(fed, cast, asked)
+        self._fit_top(
+            cast, views, self._all(cast, views, people.held[chosen], y), fed.seed, on_epoch
+        )
 
     def _second_round(self, fed: Federation, cast: _Cast) -> None:
         """Upload 2 with H_u, both kinds of heads, download 2, and more learning at the clients."""
-        names = [*self.peers_, *([fed.active.name] if self.own_ is not None else [])]
-        others = {name: self._others(fed, cast, name) for name in names}
-        views = self._represent(fed, cast, others)
-        self._fit_top(cast, views, self._completed(cast, views, {}), fed.seed, None)
-        for k, name in enumerate(names):
-            alone, joint = self._two_opinions(cast, views, k, fed.seed)
-            keep = keep_probability(alone, joint, self.floor, self.agreement)
+        people = self._candidates(fed, cast)
+        views = self._represent(fed, cast, people.rows)
+        completed = _completed(cast, views.train, ~cast.held.all(1))
+        self._fit_top(cast, views, completed, fed.seed, None)
+        joint = self._joint_opinion(cast, views, people.held)
+        for k, (name, rows) in enumerate(people.rows.items()):
+            alone, also = self._opinion_alone(cast, views, k, fed.seed), joint[people.held[:, k]]
+            keep = keep_probability(alone, also, self.floor, self.agreement)
             if name in self.peers_:
-                drawn = self.peers_[name].ask(FewShotSide.refine, keep)
-                rows = drawn = self._possible(name, drawn - len(fed.alignment.pairs[name]), keep)
+                answer = self.peers_[name].ask(FewShotSide.refine, keep)
+                drawn = self._possible(name, answer, rows, keep)
             else:
                 drawn = draw(keep, fed.active.secret)
-                rows = others[name][drawn]
-                self._learn_own(cast, self.refine_epochs, rows.numpy(), joint[drawn].argmax(1))
-            self.kept_[name] = Kept(len(keep), rows, joint[drawn].argmax(1))
+                classes = also[drawn].argmax(1)
+                self._learn_own(cast, self.refine_epochs, rows[drawn].numpy(), classes)
+            self.kept_[name] = Kept(len(keep), rows[drawn], also[drawn].argmax(1))
 
-    def _others(self, fed: Federation, cast: _Cast, name: str) -> Tensor:
-        """A party's rows to choose from: positions at a partner, rows of the active party."""
-        if name not in self.peers_:
-            return torch.from_numpy(cast.unlabelled)
-        shared = len(fed.alignment.pairs[name])
-        return torch.arange(shared, fed.alignment.report.people[name])
+    def _candidates(self, fed: Federation, cast: _Cast) -> _Candidates:
+        """Everybody without a label: the active party's people, then each partner's unaligned."""
+        rows = self._where(fed, cast.unlabelled, cast.unlabelled_held)
+        held = [cast.unlabelled_held]
+        for k, name in enumerate(rows):
+            shared = len(fed.alignment.pairs[name])
+            unaligned = torch.arange(shared, fed.alignment.report.people[name])
+            rows[name] = torch.cat([rows[name], unaligned])
+            only = torch.zeros(len(unaligned), cast.held.shape[1], dtype=torch.bool)
+            only[:, k] = True
+            held.append(only)
+        if self.own_ is not None:
+            rows[fed.active.name] = torch.from_numpy(cast.unlabelled)
+        return _Candidates(rows, torch.cat(held))
 
-    def _drawn(self, fed: Federation) -> dict[str, Tensor]:
-        """The rows that were drawn, as they are asked for."""
-        shared = {name: len(pairs) for name, pairs in fed.alignment.pairs.items()}
-        return {name: kept.rows + shared.get(name, 0) for name, kept in self.kept_.items()}
-
-    def _two_opinions(self, cast: _Cast, views: _Views, k: int, seed: int) -> tuple[Tensor, Tensor]:
-        """What the head over party k's view alone and the joint head say of its other rows."""
-        mine = views.others[k]
-        held = cast.held[:, k]
+    def _opinion_alone(self, cast: _Cast, views: _Views, k: int, seed: int) -> Tensor:
+        """What a head over party k's view alone says of its candidates."""
+        mine, held = views.others[k], cast.held[:, k]
         head_seed = seed_for(self.active_.secret, "auxiliary head", k)
         hidden = self.top if not isinstance(self.top, nn.Module) else (64,)
         make = partial(mlp, mine.shape[1], hidden, self.objective_.outputs, self.dropout)
@@ -681,50 +772,38 @@ class FewShotVFL(OneShotVFL):
             ([views.aside[k]], cast.y_aside),
             seed,
         )
-        n = len(cast.rows)
-        stacked = [
-            torch.cat([view, mine if j == k else view.new_zeros(len(mine), view.shape[1])])
-            for j, view in enumerate(views.train)
-        ]
-        alone_at_k = torch.zeros(len(mine), cast.held.shape[1], dtype=torch.bool)
-        alone_at_k[:, k] = True
-        whole = complete(stacked, torch.cat([cast.held, alone_at_k]))
         head.eval()
+        with torch.no_grad():
+            out: Tensor = head([mine]).softmax(1)
+        return out
+
+    def _joint_opinion(self, cast: _Cast, views: _Views, held: Tensor) -> Tensor:
+        """What the joint head says of all candidates, over the views there are and estimates."""
+        whole = complete(_stacked(views, held), torch.cat([cast.held, held]))
         self.top_.eval()
         with torch.no_grad():
-            return head([mine]).softmax(1), self.top_([view[n:] for view in whole]).softmax(1)
+            out: Tensor = self.top_([view[len(cast.rows) :] for view in whole]).softmax(1)
+        return out
 
-    def _possible(self, name: str, drawn: Tensor, keep: Tensor) -> Tensor:
-        """The rows that a partner says it drew.
+    def _possible(self, name: str, answer: Tensor, rows: Tensor, keep: Tensor) -> Tensor:
+        """Which of its candidates a partner says it drew.
 
         Raises:
             Refused: they are not among those that it could draw.
         """
-        inside = (drawn >= 0) & (drawn < len(keep))
-        if not bool(inside.all()) or not bool((keep[drawn] > 0).all()):
+        drawn = torch.isin(rows, answer)
+        if len(answer) != int(drawn.sum()) or not bool((keep[drawn] > 0).all()):
             raise Refused(f"party '{name}' drew rows that had been rejected")
-        return drawn
+        return drawn.nonzero()[:, 0]
 
-    def _completed(
-        self, cast: _Cast, views: _Views, kept: dict[str, Kept]
+    def _all(
+        self, cast: _Cast, views: _Views, held: Tensor, y: Tensor
     ) -> tuple[list[Tensor], Tensor] | None:
-        """Completed views and labels of labelled people with a missing view, and of kept rows."""
-        held, y = [cast.held], [cast.y]
-        parts = [[view] for view in views.train]
-        for k, chosen in enumerate(kept.values()):
-            for j, part in enumerate(parts):
-                mine = views.others[k]
-                part.append(mine if j == k else mine.new_zeros(len(mine), part[0].shape[1]))
-            pattern = torch.zeros(len(chosen), cast.held.shape[1], dtype=torch.bool)
-            pattern[:, k] = True
-            held.append(pattern)
-            y.append(chosen.classes)
-        who = torch.cat(held)
-        partly = ~who.all(1)
-        if not bool(partly.any()):
-            return None
-        whole = complete([torch.cat(part) for part in parts], who)
-        return [view[partly] for view in whole], torch.cat(y)[partly]
+        """Completed views and labels of labelled people with a missing view, and of kept people."""
+        partly = ~cast.held.all(1)
+        more = replace(cast, held=torch.cat([cast.held, held]), y=torch.cat([cast.y, y]))
+        chosen = torch.cat([partly, torch.ones(len(y), dtype=torch.bool)])
+        return _completed(more, _stacked(views, held), chosen)
 
     def _state(self, stopping: EarlyStopping) -> State:
         state, kept = super()._state(stopping), kept_state(getattr(self, "kept_", {}))
@@ -733,6 +812,21 @@ class FewShotVFL(OneShotVFL):
     def _take(self, state: State) -> None:
         super()._take(state)
         self.kept_ = kept_from(state)
+
+
+def _completed(
+    cast: _Cast, views: list[Tensor], chosen: Tensor
+) -> tuple[list[Tensor], Tensor] | None:
+    """Views of the chosen people, estimated where they are missing, and their labels."""
+    if not bool(chosen.any()):
+        return None
+    return [view[chosen] for view in complete(views, cast.held)], cast.y[chosen]
+
+
+def _stacked(views: _Views, held: Tensor) -> list[Tensor]:
+    """Each party's views of the people to learn from and below them of others, held by ``held``."""
+    pairs = zip(views.train, views.others, held.T, strict=True)
+    return [torch.cat([train, _spread(others, here)]) for train, others, here in pairs]
 
 
 def _spread(h: Tensor, held: Tensor) -> Tensor:

@@ -240,6 +240,7 @@ class SentOnce(OnViews):
     """
 
     side: ClassVar[type[PretrainedSide]]
+    scores_some = True
     own_learns: ClassVar[bool] = True  # with the top and its labels; else alone, as the partners do
 
     @abstractmethod

@@ -293,9 +293,8 @@ class ProtoSide(SplitSide):
         local = getattr(self, "prior", torch.full((classes,), 1 / classes))
         how = Guidance.model_validate(settings)
         known = torch.full((len(rows),), -1)
-        self.prior, self.kept = learn_guided(
-            self.bottom, rows, known, local, prototypes, prior, how
-        )
+        self.prior, kept = learn_guided(self.bottom, rows, known, local, prototypes, prior, how)
+        self.kept = Kept(kept.of, len(self._shared) + kept.rows, kept.classes)
         return self.prior * len(rows)
 
     def _training(self) -> State:
@@ -423,6 +422,7 @@ class ProtoEVFL(SomeViews):
 
     side = ProtoSide
     protocol = "proto-evfl"
+    scores_some = True
     top_: GatedEnsemble
 
     def __init__(
