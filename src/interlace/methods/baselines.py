@@ -303,7 +303,7 @@ class WithFallback(Method):
     """A joint model where every party holds the person, and one that needs no partner elsewhere.
 
     Args:
-        joint: For people whom all parties hold.
+        joint: For people whom all parties hold, or some partner where the method needs no more.
         alone: For everybody else.
     """
 
@@ -327,8 +327,8 @@ class WithFallback(Method):
 
     def sources(self, federation: Federation) -> NDArray[np.str_]:
         """Which model scores each person of a view: ``joint`` or ``alone``."""
-        shared = np.isin(federation.rows, federation.alignment.common)
-        return np.where(shared, "joint", "alone")
+        shared = federation.shared(partial=self.joint.partial or self.joint.scores_some).rows
+        return np.where(np.isin(federation.rows, shared), "joint", "alone")
 
     def outputs(self, federation: Federation) -> NDArray[np.float64]:
         """Predictions for everybody in a view; :meth:`sources` tells whose they are."""

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from interlace import Federation, Party, Policy
 from interlace.assess import rightness
 from interlace.errors import AlignmentError, JobError, PolicyError, Refused
-from interlace.methods import SplitVFL
+from interlace.methods import ActiveAlone, SplitVFL, WithFallback
 from interlace.methods.bottom import BottomSide
 from interlace.methods.clustering import cluster
 from interlace.methods.semi_supervised import FixMatch, MixMatch, PseudoLabels
@@ -331,6 +331,20 @@ def test_people_at_some_clinics_are_scored_by_those(three_clinics: Any, make: An
     assert (outputs[40:].argmax(1) == np.arange(40, 130) % 2).mean() > 0.8
     with pytest.raises(AlignmentError, match="20 of 150 people are held by no party"):
         model.predict_proba(train.view(np.arange(150)))
+
+
+def test_a_fallback_is_for_people_whom_no_partner_holds(cut_people: Any, blobs: Any) -> None:
+    x, y = blobs(200)
+    columns = {"bank": slice(0, 3), "shop": slice(3, 6), "post": slice(6, 8)}
+    people = {"bank": np.arange(200), "shop": np.arange(120), "post": np.arange(80, 160)}
+    fed = cut_people(x, y, columns, people)
+    quick = {"epochs": 2, "bottom": HOW["bottom"], "top": (16,)}
+    sources = {
+        type(joint): WithFallback(joint, ActiveAlone(**quick)).fit(fed).sources(fed).tolist()
+        for joint in (SplitVFL(**quick), one(epochs=2, local_epochs=2))
+    }
+    assert sources[SplitVFL] == ["alone"] * 80 + ["joint"] * 40 + ["alone"] * 80
+    assert sources[OneShotVFL] == ["joint"] * 160 + ["alone"] * 40
 
 
 def test_the_bank_alone_scores_whom_no_partner_holds(limited: Any) -> None:
