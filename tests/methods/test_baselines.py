@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from interlace import Federation, Party
+from interlace import Federation, Party, run
 from interlace.errors import DataError, JobError
+from interlace.job.spec import Job
 from interlace.methods import ActiveAlone, MeanImputation, Pooled, SplitVFL, WithFallback
 from interlace.methods.catalogue import CATALOGUE, accepted, build_method
 from interlace.models import BottomSpec, Optimisation
@@ -99,6 +100,48 @@ def test_images_are_joined_side_by_side(digits: Any) -> None:
     how = {**HOW, "epochs": 6, "bottom": BottomSpec(hidden=(8, 16), width=16)}
     train, test = fed.split(0.3)
     assert Pooled(**how).fit(train).score(test) > 0.8
+
+
+def test_the_lectures_naive_answer_writes_40_for_35_40_and_45() -> None:
+    bank = pl.DataFrame({"id": list("abcd"), "risk": [0, 1, 0, 1]})
+    shop = pl.DataFrame({"id": list("abc"), "age": [35, 40, 45]})
+    fed = Federation.simulate([Party("bank", bank, label="risk"), Party("shop", shop)])
+    joined = MeanImputation()._people(fed).active.frame["shop.age"]
+    assert joined.to_list() == [35, 40, 45, 40]
+
+
+def test_the_lectures_grey_square_stands_in_the_table_beside_the_others(
+    digits: Any, tmp_path: Path
+) -> None:
+    """A half image that nobody has becomes one grey; its accuracy is a row of the run's results."""
+    halves = {name: p.frame for name, p in digits().engine.parties.items()}
+    halves["vendor"] = halves["vendor"][:200]
+    fed = Federation.simulate(
+        [Party("bank", halves["bank"], label="y"), Party("vendor", halves["vendor"])]
+    )
+    images = np.stack(MeanImputation()._people(fed).active.frame["image"].to_list())
+    assert np.ptp(images[200:, ..., 4:]) < 1e-6
+    assert np.ptp(images[:200, ..., 4:]) > 1
+    for name, frame in halves.items():
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+    network = {"hidden": [4], "width": 8}
+    job = Job.model_validate(
+        {
+            "name": "halves",
+            "parties": {
+                "bank": {"table": str(tmp_path / "bank.parquet"), "label": "y"},
+                "vendor": {"table": str(tmp_path / "vendor.parquet")},
+            },
+            "method": {"name": "one_shot", "epochs": 3, "local_epochs": 3, "bottom": network},
+            "seeds": [0],
+        }
+    )
+    results = run(job, tmp_path / "run")
+    accuracy = {m.name: m.fits[0].metrics["accuracy"] for m in results.models}
+    others = {"one_shot", "shared_only", "active_alone", "pooled"}
+    assert set(accuracy) == {"mean_imputation", *others}
+    assert 0.1 < accuracy["mean_imputation"] <= 1
+    assert "Missing views filled in" in (tmp_path / "run/report.html").read_text()
 
 
 def test_alone_needs_columns(clinics: Any) -> None:
