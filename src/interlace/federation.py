@@ -60,6 +60,7 @@ class Federation:
         active: The party that drives.
         passive: Its partners' names.
         engine: What carries the messages.
+        helpers: Parties without a table, that may hold a key for the others.
         seed: Seeds all that the parties draw together, such as the order of batches.
         protocol: How people are matched: ``dh``, ``kkrt``, or by the tables' size.
         reveal: ``pairs``: the active party learns whom it shares with each party.
@@ -72,12 +73,14 @@ class Federation:
         passive: Sequence[str],
         engine: Engine,
         *,
+        helpers: Sequence[str] = (),
         seed: int = 0,
         protocol: Literal["auto", "dh", "kkrt"] = "auto",
         reveal: Literal["pairs", "common"] = "pairs",
     ) -> None:
         self.active = active
         self.passive = tuple(passive)
+        self.helpers = tuple(helpers)
         self.engine = engine
         self.seed = seed
         self.rows: Rows = np.arange(len(active), dtype=np.int64)
@@ -104,7 +107,8 @@ class Federation:
         """All parties in this process.
 
         Args:
-            parties: Two or more parties with different names.
+            parties: Two or more parties with different names. One without a table (besides the
+                active one) matches nobody and learns nothing: it holds a key for the others.
             active: The party that drives; by default the one that has a label.
             wire: Encode and decode every message, as real sites would.
             seed: Seeds everything random: the order of batches, initial weights, guards' noise.
@@ -140,10 +144,12 @@ class Federation:
             ledger = Ledger(party.folder / "ledger.sqlite" if party.folder else None)
             party.record_in(ledger, seed=None)
             party.train_anew(seed, otherwise=seed * 1009 + i)
+        others = [n for n in names if n != active]
         return cls(
             by_name[active],
-            [n for n in names if n != active],
+            [n for n in others if by_name[n].frame.width],
             InProcess(parties, wire=wire),
+            helpers=[n for n in others if not by_name[n].frame.width],
             seed=seed,
             protocol=protocol,
             reveal=reveal,

@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = _lazy.attach(
             "merge_small",
             "unmasked",
         ],
-        "rlwe": ["capacity"],
+        "rlwe": ["capacity", "holds_product"],
         "schemes": [
             "SCHEMES",
             "Estimate",

@@ -273,6 +273,25 @@ def capacity(setting: SettingName, workload: Workload) -> int:
     raise CapacityError(f"{workload.rows:,} rows do not fit Ring-LWE's '{setting}' setting")
 
 
+def holds_product(setting: SettingName, workload: Workload, norm: float, others: int) -> bool:
+    """Whether a workload and its scalar products fit a setting.
+
+    Args:
+        setting: ``fast`` or ``strict``.
+        workload: What the key would be made for.
+        norm: Largest Euclidean norm of a column of the matrix.
+        others: How many vectors, encrypted with the public key, are added up in the one that is
+            multiplied; 0 if it is the key holder's own.
+    """
+    chosen = SETTINGS[setting]
+    try:
+        plan = Plan.fit(chosen, workload)
+    except CapacityError:
+        return False
+    one = chosen.masking + 4**DROPPED / 4 if others else _ROW
+    return plan.fits(max(1, others) * one * norm**2, 1, 0, plan.cut)
+
+
 # -- ciphertexts -------------------------------------------------------------------------------
 
 

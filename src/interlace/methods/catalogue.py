@@ -49,6 +49,12 @@ from interlace.methods.vertical import (
     VFedTrans,
 )
 from interlace.methods.vertical.boosting import BoostedTrees, DecisionTree, RandomForest
+from interlace.methods.vertical.linear import (
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegression,
+    TweedieRegression,
+)
 
 Role = Literal["method", "baseline", "upper bound"]
 
@@ -196,6 +202,34 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "Overlapping clusters of the shared people by EM: each party adds its columns' part of "
         "every log-density; needs no label.",
+    ),
+    "logistic": Entry(
+        LogisticRegression,
+        "Logistic regression",
+        "method",
+        "One weight a column, each with the party that has the column; slopes are sums over "
+        "encrypted residuals, and the model is the pooled table's. Multinomial for more classes.",
+    ),
+    "linear": Entry(
+        LinearRegression,
+        "Linear regression",
+        "method",
+        "Least squares with one weight a column, each with the party that has the column; slopes "
+        "are sums over encrypted residuals, and the model is the pooled table's.",
+    ),
+    "poisson": Entry(
+        PoissonRegression,
+        "Poisson regression",
+        "method",
+        "Counts: the logarithm of what is expected is a sum of each party's weights times its "
+        "columns; slopes are sums over encrypted residuals.",
+    ),
+    "tweedie": Entry(
+        TweedieRegression,
+        "Tweedie regression",
+        "method",
+        "Quantities that are never negative and often 0, such as claims: the logarithm of what is "
+        "expected is a sum of each party's weights times its columns.",
     ),
     "fedavg": Entry(
         FedAvg,

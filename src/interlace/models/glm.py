@@ -32,7 +32,7 @@ FamilyName = Literal["gaussian", "binomial", "multinomial", "tweedie"]
 Sigmoid = Literal["exact", "taylor", "minimax"]
 
 RANK = 1e-9  # directions in which columns vary less than this, beside the most, count as none
-MEMORY = 10  # steps that L-BFGS remembers
+MEMORY = 30  # steps that L-BFGS remembers
 
 
 # -- families ----------------------------------------------------------------------------------
@@ -141,6 +141,14 @@ class Family:
         if self.name == "binomial":
             return mean * (1 - mean)
         return np.asarray(mean ** (2 - self.power))
+
+    def scale(self, y: Floats, weight: Floats) -> float:
+        """How large residuals are by nature: what a gradient is held against."""
+        if self.name == "gaussian":
+            return float(y.std()) or 1.0
+        if self.name == "tweedie":
+            return float(np.average(y, weights=weight) ** (2 - self.power)) or 1.0
+        return 1.0
 
     def start(self, y: Floats, weight: Floats) -> Floats:
         """The best constant score, (outputs,)."""

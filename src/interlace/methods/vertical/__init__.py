@@ -6,6 +6,12 @@ from interlace.methods.vertical.distillation import APCVFL, PrivilegedDistillati
 from interlace.methods.vertical.entity_augmentation import EntityAugmentation
 from interlace.methods.vertical.fed_once import FedOnce
 from interlace.methods.vertical.fedcvt import FedCVT
+from interlace.methods.vertical.linear import (
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegression,
+    TweedieRegression,
+)
 from interlace.methods.vertical.one_shot import FewShotVFL, OneShotVFL
 from interlace.methods.vertical.proto_evfl import ProtoEVFL
 from interlace.methods.vertical.split import AggVFL, SplitVFL
@@ -22,13 +28,17 @@ __all__ = [
     "FedOnce",
     "FederatedTransfer",
     "FewShotVFL",
+    "LinearRegression",
+    "LogisticRegression",
     "OneShotVFL",
+    "PoissonRegression",
     "PrivilegedDistillation",
     "ProtoEVFL",
     "RandomForest",
     "SSVFLCollaborative",
     "SSVFLIndependent",
     "SplitVFL",
+    "TweedieRegression",
     "VFedTrans",
     "VerticalGaussianMixture",
     "VerticalKMeans",
