@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -81,7 +82,8 @@ class Site:
         _log_into(self.run.log)
         self.meeting = Meeting(self.contract.digest, self.job)
         self.identity = Identity.of(self.folder.kit)
-        self._gate, self._looked, self._told = Gate("waiting"), 0.0, ("", 0.0)
+        self._gate, self._looked, self._told = Gate("waiting"), float("-inf"), ("", 0.0)
+        self._deciding = threading.Lock()
         self.answering: Answering | None = None
         if self.folder.name != self.contract.active:
             self.answering = Answering(
@@ -95,6 +97,8 @@ class Site:
             )
             if core := flare.core_of(self.cell):
                 flare.answer_by(core, self.job, self.contract.active, self._receive)
+        # What it would let out takes seconds to reckon: all parties do so at once.
+        threading.Thread(target=self.gate, daemon=True).start()
 
     @collab.publish
     def receive(self, frame: bytes) -> bytes:
@@ -118,11 +122,12 @@ class Site:
 
     def gate(self) -> Gate:
         """Whether this party takes part."""
-        if time.monotonic() - self._looked > LOOK_AGAIN:
-            said = decide(self.folder, self.contract)
-            word = said.approval.model_dump_json() if said.approval else ""
-            self._gate, self._looked = Gate(said.state, said.reason, word), time.monotonic()
-        return self._gate
+        with self._deciding:
+            if time.monotonic() - self._looked > LOOK_AGAIN:
+                said = decide(self.folder, self.contract)
+                word = said.approval.model_dump_json() if said.approval else ""
+                self._gate, self._looked = Gate(said.state, said.reason, word), time.monotonic()
+            return self._gate
 
     def party(self) -> Party:
         """This party, from its own file, in the run's folder."""

@@ -1,0 +1,245 @@
+"""The same job in one process and on three FLARE sites: the same messages, bytes and models?
+
+A federation of three sites on this machine (processes of their own, mutual TLS) runs every method of
+the catalogue: the vertical ones over three parties with different columns, the horizontal ones over
+three with different rows, the mixed ones over both. The same jobs run in this process, with the same
+seeds and the parties' same secrets. Compared are
+
+- messages: for each conversation, operation, kind, sender and receiver their number, their bytes,
+  and the shape and number type of the first;
+- what every party learnt: every array of every file under ``models/``, whose largest difference must
+  be at most 1e-6 of that array's largest number (and of 1).
+
+The order in which people are matched is random and decides the order of sums, so the run in this
+process takes up the matching that the sites made; the conversation of the matching is compared with
+that of another run. The conversation ``run``, by which sites hear of trainings, has no counterpart
+in one process. What needs all tables in one place (``pooled``, ``pooled_rows``, ``clients_alone``)
+cannot run on sites, which is checked too.
+
+Run it as ``make bench NAME=flare_parity``. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from safetensors.torch import load_file
+
+from interlace import runner
+from interlace.boundary import Ledger
+from interlace.job.results import Results
+from interlace.job.spec import write_job
+from interlace.methods.catalogue import CATALOGUE, is_horizontal
+from interlace.sites.contract import Contract
+from interlace.sites.job import job_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flare"))
+from local import NAMES, Local, horizontal_tables, local, vertical_tables
+
+TOLERANCE = 1e-6
+SETTINGS: dict[str, dict[str, Any]] = {
+    "boosted_trees": {"n_estimators": 5},
+    "random_forest": {"n_trees": 3},
+    "horizontal_trees": {"rounds": 5},
+}
+APART = {"pooled", "pooled_rows", "pooled_columns", "clients_alone", "own_columns"}
+UNSUPERVISED = {"kmeans", "gaussian_mixture", "horizontal_kmeans"}
+MIXED = {"mixed"}
+
+
+def contracts() -> Iterator[tuple[dict[str, pl.DataFrame], Contract]]:
+    """What is run, and over which tables."""
+    vertical = [n for n in CATALOGUE if not is_horizontal(n) and n not in APART | UNSUPERVISED | MIXED]
+    horizontal = [n for n in CATALOGUE if is_horizontal(n) and n not in APART | UNSUPERVISED | MIXED]
+    short = {"epochs": 2, "rounds": 2}
+    for name, tables, methods in (
+        ("vertical", vertical_tables(), vertical),
+        ("horizontal", horizontal_tables(), horizontal),
+        ("clusters", vertical_tables(), ["kmeans", "gaussian_mixture"]),
+        ("row-clusters", horizontal_tables(), ["horizontal_kmeans"]),
+    ):
+        first, *others = ({"name": n, **_short(n, short)} for n in methods)
+        apart = {"vertical": ["pooled"], "horizontal": ["pooled_rows"]}.get(name, [])
+        yield (
+            tables,
+            Contract(
+                name=name,
+                parties=NAMES,
+                active=NAMES[0],
+                method=first,
+                compare=[*others, *({"name": n} for n in apart)] or "none",
+                seeds=[3],
+                classes=2,
+                wait=0.25,
+            ),
+        )
+
+
+def _short(name: str, lengths: dict[str, int]) -> dict[str, Any]:
+    from interlace.methods.catalogue import accepted
+
+    return {**accepted(name, lengths), **SETTINGS.get(name, {})}
+
+
+def in_process(federation: Local, contract: Contract, folder: Path, *, aligned: bool) -> Results:
+    """The contract's job by one process, over the parties' own files."""
+    files = {name: f.read() for name, f in federation.folders.items()}
+    for name, file in files.items():
+        table = str(federation.folders[name].root / "table.csv")
+        files[name] = file.model_copy(
+            update={"table": table, "policy": file.policy.model_copy(update={"stop_file": None})}
+        )
+    job = job_of(contract, files)
+    folder.mkdir(parents=True)
+    write_job(job, folder / "job.yaml")
+    if aligned:
+        for name in NAMES:
+            kept = federation.folder(name, contract) / "alignment"
+            if kept.exists():
+                shutil.copytree(kept, folder / "parties" / name / "alignment")
+    return runner.run(job, folder)
+
+
+def messages(ledger: Path, session: str | None = None) -> dict[tuple[str, ...], tuple[Any, ...]]:
+    """What passed, by conversation, operation, kind, sender and receiver."""
+    return {
+        (s.session, s.operation, s.kind, s.sender, s.receiver): (
+            s.messages,
+            s.bytes_after,
+            s.shape,
+            s.dtype,
+        )
+        for s in Ledger(ledger).summary(session)
+        if s.session != "run"
+    }
+
+
+def difference(one: Path, other: Path) -> float:
+    """The largest difference between two folders of models, relative to each array's largest
+    number or 1; infinite where there are other files, other arrays or other texts."""
+    files = {f.relative_to(one) for f in one.rglob("*") if f.is_file()}
+    if not files or files != {f.relative_to(other) for f in other.rglob("*") if f.is_file()}:
+        return float("inf")
+    largest = 0.0
+    for file in files:
+        if file.suffix != ".safetensors":
+            if (one / file).read_bytes() != (other / file).read_bytes():
+                return float("inf")
+            continue
+        a, b = load_file(one / file), load_file(other / file)
+        if a.keys() != b.keys() or any(a[n].shape != b[n].shape for n in a):
+            return float("inf")
+        for name, x in a.items():
+            x, y = x.double(), b[name].double()
+            if x.numel() and not torch.equal(x, y):
+                scale = max(1.0, float(x[x.isfinite()].abs().max())) if x.isfinite().any() else 1.0
+                largest = max(largest, float((x - y).abs().nan_to_num(0.0).max()) / scale)
+    return largest
+
+
+def compared(federation: Local, contract: Contract, scratch: Path) -> dict[str, Any]:
+    """One contract both ways."""
+    began = time.perf_counter()
+    status = federation.run(contract)
+    deployed = time.perf_counter() - began
+    if status.state != "finished":
+        raise SystemExit(f"{contract.name} is {status.state} on sites: {status.reason}")
+    began = time.perf_counter()
+    here = in_process(federation, contract, scratch / contract.name, aligned=True)
+    seconds = time.perf_counter() - began
+    there = Results.read(federation.folder(NAMES[0], contract) / "results.json")
+    out: dict[str, Any] = {"methods": {}, "seconds_deployed": deployed, "seconds_here": seconds}
+    for a, b in zip(there.models, here.models, strict=True):
+        tag = f"{a.name}-{contract.seeds[0]}"
+        if a.skipped or b.skipped:
+            out["methods"][a.name] = {"skipped": a.skipped, "skipped here": b.skipped}
+            continue
+        same, widest = True, 0.0
+        for name in NAMES:
+            site, one = (
+                federation.folder(name, contract),
+                scratch / contract.name / "parties" / name,
+            )
+            ours, theirs = (
+                messages(site / "ledger.sqlite", tag),
+                messages(one / "ledger.sqlite", tag),
+            )
+            same &= ours == theirs
+            for key in sorted(ours.keys() | theirs.keys()):
+                if ours.get(key) != theirs.get(key):
+                    print("  differs at", name, key, ours.get(key), theirs.get(key))
+            folder = Path("models", tag)
+            if (site / folder).exists() or (one / folder).exists():
+                widest = max(widest, difference(site / folder, one / folder))
+        figures = {
+            "messages": b.fits[0].messages,
+            "bytes": b.fits[0].bytes,
+            "same messages": same,
+            "largest difference": widest,
+            "seconds deployed": a.fits[0].seconds,
+            "seconds here": b.fits[0].seconds,
+        }
+        out["methods"][a.name] = figures
+        print(f"  {a.name:24}", figures)
+    matching = messages(federation.folder(NAMES[0], contract) / "ledger.sqlite", "alignment")
+    if matching:
+        in_process(
+            federation,
+            contract.model_copy(update={"compare": "none"}),
+            scratch / f"{contract.name}-fresh",
+            aligned=False,
+        )
+        own = messages(
+            scratch / f"{contract.name}-fresh" / "parties" / NAMES[0] / "ledger.sqlite", "alignment"
+        )
+        out["same matching"] = matching == own
+        print(
+            "  the matching's messages are the same:", matching == own, f"({len(own)} operations)"
+        )
+    return out
+
+
+def main() -> None:
+    """Run all contracts both ways."""
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="interlace-") as scratch:
+        with local(Path(scratch) / "sites") as federation:
+            for tables, contract in contracts():
+                federation.give(tables, policy={"approve": [{}], "allow_also": ["model weights"]})
+                print(contract.name, flush=True)
+                found[contract.name] = compared(federation, contract, Path(scratch) / "here")
+    methods = {n: f for run in found.values() for n, f in run["methods"].items()}
+    ran = {n: f for n, f in methods.items() if "messages" in f}
+    worst = max(f["largest difference"] for f in ran.values())
+    met = (
+        worst <= TOLERANCE
+        and all(f["same messages"] for f in ran.values())
+        and all(run.get("same matching", True) for run in found.values())
+        and not (methods.keys() - ran.keys() - APART)
+    )
+    print(
+        json.dumps(
+            {
+                "methods": len(ran),
+                "with other messages": [n for n, f in ran.items() if not f["same messages"]],
+                "largest difference": worst,
+                "not on sites": {n: f["skipped"] for n, f in methods.items() if n not in ran},
+                "target": "same messages and bytes by kind and shape, models equal to 1e-6",
+                "met": met,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,382 @@
+"""The engine between sites, both ends in this process: a job over it is the job in one process, and
+whatever a relay or a partner may do to a frame is refused and noted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import Tensor
+
+from interlace import Federation, Party, SplitVFL
+from interlace.boundary import Ledger, Message
+from interlace.boundary.kinds import Control, Embedding, RowSelection
+from interlace.engines import sites
+from interlace.engines.sealed import Identity, Line, Meeting
+from interlace.engines.sites import Answering, Gate, Sites, Unreachable, sides_in
+from interlace.errors import DataError, JobError, PartyAway, PartyFailed, PolicyError, Refused
+from interlace.methods.vertical.split import SplitSide
+from interlace.party import PassiveSide, Peer, operation
+
+MEETING = Meeting("digest", "job-1")
+
+
+class EchoSide(PassiveSide):
+    """Answers what a test wants of it."""
+
+    calls = 0
+
+    @operation
+    def echo(self, rows: RowSelection) -> RowSelection:
+        """What came."""
+        type(self).calls += 1
+        return rows
+
+    @operation
+    def large(self, size: Control) -> Embedding:
+        """Numbers, so many rows of a thousand."""
+        return torch.ones(size["rows"], 1000)
+
+    @operation
+    def quote(self, what: Control) -> None:
+        """Fail with an error that quotes the table."""
+        raise {"data": DataError("bad value 7", column="income"), "python": KeyError("income 7")}[
+            what["error"]
+        ]
+
+    @operation
+    def features(self) -> Embedding:
+        """Try to give the records themselves."""
+        records = torch.ones(3, 3)
+        self.party.boundary.protect(records)
+        return records
+
+
+@dataclass
+class Way:
+    """Carries frames to the partner, and keeps what passed; a test may tamper with them."""
+
+    receive: Callable[[bytes], bytes]
+    sent: list[bytes] = field(default_factory=list)
+    there: Callable[[bytes], bytes | None] = lambda frame: frame
+    back: Callable[[bytes], bytes | None] = lambda answer: answer
+
+    def __call__(self, party: str, frame: bytes, seconds: float) -> bytes:
+        self.sent.append(frame)
+        came = self.there(frame)
+        answer = self.receive(came) if came is not None else None
+        answer = self.back(answer) if answer is not None else None
+        if answer is None:
+            raise Unreachable("lost")
+        return answer
+
+
+@dataclass
+class Pair:
+    """A driver and a partner, whose sites have met."""
+
+    driver: Party
+    partner: Party
+    engine: Sites
+    answering: Answering
+    way: Way
+    peer: Peer
+
+    def refusals(self) -> list[str]:
+        return [
+            e.operation for e in self.partner.boundary.ledger.entries() if e.direction == "refused"
+        ]
+
+
+@pytest.fixture()
+def pair(hospital: Identity, lab: Identity, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setattr(sites, "PAUSE", 0.0)
+    me, partner = _parties()
+    answering = Answering(
+        "lab",
+        "hospital",
+        MEETING,
+        lab,
+        gate=lambda: Gate("approved", word="signed"),
+        party=lambda: partner,
+        sides=[EchoSide, SplitSide],
+    )
+    way = Way(answering.receive)
+    engine = Sites("hospital", MEETING, hospital, way, patience=0.2)
+    engine.join("lab")
+    engine.open("echo", EchoSide, "lab", "hospital")
+    EchoSide.calls = 0
+    return Pair(me, partner, engine, answering, way, Peer(me, "lab", engine, "echo"))
+
+
+def _parties() -> tuple[Party, Party]:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(80, 4))
+    people = pl.DataFrame(x, schema=list("abcd")).with_row_index("id")
+    label = pl.Series("y", (x.sum(1) > 0).astype(int))
+    return (
+        Party("hospital", people.select("id", "a", "b", label), label="y", secret=1),
+        Party("lab", people.select("id", "c", "d"), secret=2),
+    )
+
+
+ROWS = torch.arange(5)
+
+
+def test_a_job_over_sites_is_the_job_in_one_process(
+    hospital: Identity, lab: Identity, tmp_path: Path
+) -> None:
+    def trained(federation: Federation) -> tuple[SplitVFL, list[Any]]:
+        federation.align()
+        kept = federation.active.boundary.ledger
+        model = SplitVFL(epochs=2).fit(federation.fresh(5, "split-5"))
+        return model, [s for s in kept.summary() if s.session == "split-5"]
+
+    parties = _parties()
+    here, passed_here = trained(Federation.simulate(parties, folder=tmp_path / "one"))
+    me, partner = _parties()
+    for party in (me, partner):
+        party.folder = tmp_path / "two" / party.name
+        # The matching's order is random, and decides the order of sums.
+        (party.folder).mkdir(parents=True)
+        (tmp_path / "one" / "parties" / party.name / "alignment").rename(party.folder / "alignment")
+        party.record_in(Ledger(party.folder / "ledger.sqlite"), seed=None)
+    answering = Answering(
+        "lab",
+        "hospital",
+        MEETING,
+        lab,
+        gate=lambda: Gate("approved"),
+        party=lambda: partner,
+        sides=sides_in(["interlace.methods.vertical.split", "interlace.party.run"]),
+    )
+    engine = Sites("hospital", MEETING, hospital, Way(answering.receive), patience=0.2)
+    engine.join("lab")
+    there, passed_there = trained(Federation(me, ["lab"], engine))
+    assert passed_there == passed_here
+    for a, b in zip(here.top_.parameters(), there.top_.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+def test_a_large_message_goes_and_comes_in_pieces(pair: Pair) -> None:
+    told: list[tuple[str, float]] = []
+    pair.engine.progress = lambda what, share: told.append((what, share))
+    many = torch.arange(1_200_000)
+    assert torch.equal(pair.peer.ask(EchoSide.echo, many), many)
+    assert len([f for f in pair.way.sent if len(f) > sites.PIECE]) >= 2
+    assert {what.split()[0] for what, _ in told} == {"sending", "receiving"}
+    assert pair.peer.ask(EchoSide.large, {"rows": 3000}).shape == (3000, 1000)
+
+
+@pytest.mark.parametrize("where", ["there", "back"])
+def test_a_lost_frame_is_asked_for_again_and_carried_out_once(pair: Pair, where: str) -> None:
+    lost = iter([True, True])
+    setattr(pair.way, where, lambda frame: None if next(lost, False) else frame)
+    assert torch.equal(pair.peer.ask(EchoSide.echo, ROWS), ROWS)
+    assert EchoSide.calls == 1
+
+
+def test_a_partner_who_stays_away_ends_the_run_so_that_it_can_go_on(pair: Pair) -> None:
+    pair.way.there = lambda _frame: None
+    with pytest.raises(PartyAway, match=r"'lab'.*can go on"):
+        pair.peer.ask(EchoSide.echo, ROWS)
+
+
+def _tampered(frame: bytes) -> bytes:
+    return frame[:-1] + bytes([frame[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        pytest.param(_tampered, id="changed"),
+        pytest.param(lambda _frame: b"garbage", id="garbage"),
+        pytest.param(lambda _frame: b"", id="empty"),
+        pytest.param(lambda f: f[:1] + (99).to_bytes(8, "big") + f[9:], id="out of order"),
+    ],
+)
+def test_what_a_relay_does_to_a_frame_is_refused_and_noted(
+    pair: Pair, tamper: Callable[[bytes], bytes]
+) -> None:
+    pair.peer.ask(EchoSide.echo, ROWS)
+    pair.way.there = tamper
+    with pytest.raises(Refused):
+        pair.peer.ask(EchoSide.echo, ROWS)
+    assert (EchoSide.calls, pair.refusals()) == (1, ["unread"])
+
+
+def test_an_earlier_frame_that_comes_again_is_refused(pair: Pair) -> None:
+    pair.peer.ask(EchoSide.echo, ROWS)
+    again = pair.way.sent[-1]
+    pair.peer.ask(EchoSide.echo, ROWS)
+    assert pair.way.receive(again).startswith(b"-")
+    assert (EchoSide.calls, pair.refusals()) == (2, ["unread"])
+    pair.peer.ask(EchoSide.echo, ROWS)  # the site goes on
+
+
+def test_an_answer_that_a_relay_changes_is_refused(pair: Pair) -> None:
+    pair.way.back = _tampered
+    with pytest.raises(Refused, match="changed"):
+        pair.peer.ask(EchoSide.echo, ROWS)
+
+
+def test_a_message_announced_as_ten_gigabytes_takes_no_memory(pair: Pair) -> None:
+    with pytest.raises(Refused, match=r"10,000,000,000 bytes is larger"):
+        pair.engine._frame("lab", {"do": "piece", "of": 10**10}, b"x")
+    assert pair.refusals() == ["unread"]
+    with pytest.raises(Refused, match="not as long"):
+        pair.engine._frame("lab", {"do": "deliver", "of": 4}, b"12345")
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "error"),
+    [
+        ({"do": "deliver", "of": 3}, b"abc", Refused),
+        ({"do": "fly"}, b"", Refused),
+        ({"do": "open", "session": "s", "side": "os:system"}, b"", Refused),
+        (
+            {"do": "open", "session": "s", "side": "interlace.methods.bottom:BottomSide"},
+            b"",
+            Refused,
+        ),
+        ({"do": "open"}, b"", PartyFailed),
+        ({}, b"", PartyFailed),
+    ],
+)
+def test_what_no_driver_of_ours_asks_is_refused(
+    pair: Pair, head: dict[str, Any], body: bytes, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        pair.engine._frame("lab", head, body, "x")
+    assert torch.equal(pair.peer.ask(EchoSide.echo, ROWS), ROWS)
+
+
+def _sent(pair: Pair, message: Message) -> Message:
+    return pair.engine.deliver(message)
+
+
+def test_messages_of_a_wrong_kind_shape_or_sender_are_refused_and_noted(pair: Pair) -> None:
+    boundary = pair.driver.boundary
+    slots = EchoSide.operations
+    wrong_kind = boundary.release("echo", "echo", "lab", slots["large"].takes, [{"rows": 1}])
+    right = boundary.release("echo", "echo", "lab", slots["echo"].takes, [ROWS])
+    wrong_shape = Message("echo", "echo", "hospital", "lab", 0, right.parts)
+    wrong_shape.parts[0].value = torch.ones(2, 2, dtype=torch.int64)
+    foreign = Message("echo", "echo", "registry", "lab", 0, right.parts)
+    for message, why in (
+        (wrong_kind, "came as control"),
+        (wrong_shape, "2 dimensions"),
+        (foreign, "not who sent it"),
+        (Message("other", "echo", "hospital", "lab", 0, ()), "no operation"),
+    ):
+        with pytest.raises(Refused, match=why):
+            _sent(pair, message)
+    assert len(pair.refusals()) == 4
+
+
+@pytest.mark.parametrize("error", ["data", "python"])
+def test_an_error_that_quotes_a_table_crosses_by_its_type_alone(pair: Pair, error: str) -> None:
+    with pytest.raises(PartyFailed) as failed:
+        pair.peer.ask(EchoSide.quote, {"error": error})
+    text = str(failed.value)
+    assert "own log" in text
+    assert "income" not in text
+    assert "7" not in text
+
+
+def test_a_policys_no_crosses_in_its_own_words(pair: Pair) -> None:
+    with pytest.raises(PolicyError, match="part of its records"):
+        pair.peer.ask(EchoSide.features)
+
+
+def test_nobody_is_answered_before_the_party_has_approved(
+    hospital: Identity, lab: Identity
+) -> None:
+    said = Gate("waiting", "not yet")
+    _, partner = _parties()
+    answering = Answering(
+        "lab", "hospital", MEETING, lab, gate=lambda: said, party=lambda: partner, sides=[EchoSide]
+    )
+    engine = Sites("hospital", MEETING, hospital, Way(answering.receive), patience=0.0)
+    engine.join("lab")
+    assert engine.state("lab") == said
+    with pytest.raises(Refused, match="has not approved"):
+        engine.open("echo", EchoSide, "lab", "hospital")
+    said = Gate("approved", "", "{}")
+    engine.open("echo", EchoSide, "lab", "hospital")
+    assert engine.state("lab").word == "{}"
+
+
+def test_a_partner_hears_what_the_run_came_to(pair: Pair) -> None:
+    pair.engine.end("lab", "failed", "a KeyError at 'hospital'")
+    assert pair.answering.outcome == ("failed", "a KeyError at 'hospital'")
+
+
+def test_a_party_that_is_not_in_the_run_is_no_receiver(pair: Pair) -> None:
+    with pytest.raises(JobError, match="no party 'bank'"):
+        pair.engine.deliver(Message("echo", "echo", "hospital", "bank", 0))
+
+
+# -- hellos ----------------------------------------------------------------------------------------
+
+
+def _hello(identity: Identity, me: str = "hospital", meeting: Meeting = MEETING) -> bytes:
+    return Line(me, "lab", meeting, identity).hello()
+
+
+def test_a_hello_of_another_federation_run_or_party_is_refused(
+    authority: Any, other_authority: Any, hospital: Identity, lab: Identity
+) -> None:
+    for hello, why in (
+        (_hello(other_authority.issue("hospital")), "not of this federation"),
+        (_hello(authority.issue("hospital", days=-1)), "not valid today"),
+        (_hello(authority.issue("bank")), "names another"),
+        (_hello(hospital, me="bank"), "another run, job or party"),
+        (_hello(hospital, meeting=Meeting("digest", "job-2")), "another run, job or party"),
+        (_hello(hospital, meeting=Meeting("other", "job-1")), "another run, job or party"),
+        (b"{}", "not a hello"),
+        (b"[1]", "not a hello"),
+        (b"\xff", "not a hello"),
+        (b"x" * 100_000, "not a hello"),
+    ):
+        with pytest.raises(Refused, match=why):
+            Line("lab", "hospital", MEETING, lab).meet(hello)
+
+
+def test_a_hello_whose_key_was_swapped_is_refused(hospital: Identity, lab: Identity) -> None:
+    told = json.loads(_hello(hospital))
+    told["key"] = Line("relay", "lab", MEETING, hospital).key
+    with pytest.raises(Refused, match="not signed"):
+        Line("lab", "hospital", MEETING, lab).meet(json.dumps(told).encode())
+
+
+def test_an_old_answer_to_a_hello_is_refused(hospital: Identity, lab: Identity) -> None:
+    old = Line("lab", "hospital", MEETING, lab).hello(Line("x", "lab", MEETING, hospital).key)
+    line = Line("hospital", "lab", MEETING, hospital)
+    with pytest.raises(Refused, match="another run, job or party"):
+        line.meet(old, answers=line.key)
+
+
+def test_a_run_has_one_hello(pair: Pair, hospital: Identity) -> None:
+    hello = pair.way.sent[0]
+    assert pair.way.receive(hello).startswith(b"+")  # its answer was lost, and it is asked again
+    other = b"H" + bytes(8) + _hello(hospital)
+    assert b"said hello before" in pair.way.receive(other)
+
+
+def test_frames_hide_what_they_say(pair: Pair) -> None:
+    def secret(rows: Tensor) -> bytes:
+        pair.peer.ask(EchoSide.echo, rows)
+        return pair.way.sent[-1]
+
+    frame = secret(torch.full((64,), 0x4142434445464748))
+    assert b"HGFEDCBA" not in frame
+    assert b"echo" not in frame
+    assert frame[9:] != secret(torch.full((64,), 0x4142434445464748))[9:]

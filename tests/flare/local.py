@@ -1,0 +1,122 @@
+"""A federation on this machine: three parties' sites and a server, processes of their own, mutual
+TLS. The tests and benchmarks of runs over sites start one, and submit contracts to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import psutil
+import yaml
+from sklearn.datasets import load_breast_cancer
+
+from interlace.sites import service, submission
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder, Status
+from interlace.sites.provision import together
+
+NAMES = ["hospital", "lab", "registry"]
+
+
+def vertical_tables(seed: int = 0) -> dict[str, pl.DataFrame]:
+    """569 people: the hospital has all and their label, the others most of them, columns apart."""
+    data = load_breast_cancer()
+    names = [str(name) for name in data.feature_names]
+    people = pl.DataFrame(data.data, schema=names).with_row_index("id")
+    label = pl.Series("benign", data.target)
+    some = {
+        n: people.sample(k, shuffle=True, seed=seed + k)
+        for n, k in (("lab", 500), ("registry", 520))
+    }
+    return {
+        "hospital": people.select("id", *names[:10], label),
+        "lab": some["lab"].select("id", *names[10:20]),
+        "registry": some["registry"].select("id", *names[20:]),
+    }
+
+
+def horizontal_tables(seed: int = 0) -> dict[str, pl.DataFrame]:
+    """The same people cut by rows: each party has a third, all columns, and the label."""
+    data = load_breast_cancer()
+    names = [str(name) for name in data.feature_names]
+    rows = pl.DataFrame(data.data, schema=names).with_columns(pl.Series("benign", data.target))
+    order = np.random.default_rng(seed).permutation(len(rows))
+    parts = np.array_split(order, 3)
+    return {name: rows[np.sort(part)] for name, part in zip(NAMES, parts, strict=True)}
+
+
+class Local:
+    """A federation whose sites are up.
+
+    Args:
+        root: Where the parties' folders are made.
+    """
+
+    def __init__(self, root: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.folders = {f.name: f for f in together(root, NAMES, name="trial", port=port)}
+        self.driver = self.folders[NAMES[0]]
+
+    def give(self, tables: Mapping[str, pl.DataFrame], **fields: Any) -> None:
+        """Give the parties their tables, and party files with these fields besides."""
+        for i, (name, table) in enumerate(tables.items()):
+            root = self.folders[name].root
+            table.write_csv(root / "table.csv")
+            file = {
+                "table": "table.csv",
+                "id": "id" if "id" in table.columns else None,
+                "secret": 1000 + i,
+                "policy": {"approve": [{}]},
+                **({"label": "benign"} if "benign" in table.columns else {}),
+                **fields,
+            }
+            (root / "party.yaml").write_text(yaml.safe_dump(file))
+
+    def up(self) -> float:
+        """Start all sites; gives the seconds until all were connected."""
+        began = time.perf_counter()
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(service.up, self.folders.values()))
+        return time.perf_counter() - began
+
+    def down(self) -> None:
+        """End all processes."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(service.down, self.folders.values()))
+
+    def run(self, contract: Contract, on_state: Any = lambda _job, _state: None) -> Status:
+        """Submit a contract and follow it to its end."""
+        return submission.watch(self.driver, contract, on_state=on_state)
+
+    def folder(self, party: str, contract: Contract) -> Path:
+        """A party's folder of a run."""
+        return self.folders[party].run(contract.run).path
+
+
+def jobs_of(folder: PartyFolder) -> list[psutil.Process]:
+    """The job processes that a site has now."""
+    pid = service.process_of(folder.kit)
+    return psutil.Process(pid).children(recursive=True) if pid else []
+
+
+@contextmanager
+def local(root: Path) -> Iterator[Local]:
+    """A federation that is up, and down again at the end."""
+    federation = Local(root)
+    federation.give(vertical_tables())
+    try:
+        federation.up()
+        yield federation
+    finally:
+        federation.down()
