@@ -1,0 +1,42 @@
+"""``interlace approve``: say yes to a run."""
+
+from __future__ import annotations
+
+import typer
+from rich.text import Text
+
+from interlace.cli.console import say, show
+from interlace.cli.sites import (
+    FolderOption,
+    RunArgument,
+    Yes,
+    opened,
+    show_contract,
+    show_plan,
+)
+
+
+def approve(run: RunArgument = None, party: FolderOption = None, yes: Yes = False) -> None:
+    """Approve a run that this party was asked for.
+
+        interlace approve
+
+        interlace approve credit-1a2b3c4d --yes
+
+    Shows what the run is and what it would let out of this party, and asks. The approval is signed
+    with this site's key, goes to the driver, and is kept in the run's folder; it stands for exactly
+    this contract. The policy has the last word: what it objects to, nobody can approve.
+    """
+    from interlace.sites import approval
+
+    folder = opened(party)
+    asked = folder.find(run)
+    show_contract(asked.contract)
+    say("Rehearsing …")
+    show_plan(approval.plan_for(folder, asked))
+    if not yes:
+        typer.confirm(f"Approve it for '{folder.name}'?", abort=True, err=True)
+    done = approval.approve(folder, asked)
+    assert done.approval is not None
+    show(Text.assemble(("approved  ", "bold green"), asked.name))
+    say(f"Signed on {done.approval.time}; kept in {asked.path / 'approval.json'}")

@@ -1,0 +1,39 @@
+"""``interlace logs``: what a run said at this party."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from interlace.cli.console import say, show
+from interlace.cli.sites import FolderOption, RunArgument, opened
+
+
+def logs(
+    run: RunArgument = None,
+    party: FolderOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+) -> None:
+    """Show what a run said at this party; its log is nobody else's.
+
+    interlace logs --follow
+    """
+    one = opened(party).find(run)
+    if not one.log.exists():
+        say(f"{one.name} has said nothing yet")
+        if not follow:
+            return
+    at = 0
+    while True:
+        if one.log.exists():
+            with one.log.open(errors="replace") as file:
+                file.seek(at)
+                text = file.read()
+                at = file.tell()
+            if text:
+                show(text.rstrip("\n"))
+        if not follow or one.status.over:
+            return
+        time.sleep(1.0)

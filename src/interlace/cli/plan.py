@@ -1,0 +1,73 @@
+"""``interlace plan``: what a job would let out of this party, before anybody is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from interlace.cli.console import say, show
+from interlace.cli.sites import FolderOption, opened, show_contract, show_plan
+
+if TYPE_CHECKING:
+    from interlace.sites.contract import Contract
+    from interlace.sites.folder import PartyFolder
+
+
+def plan(
+    job: Annotated[Path, typer.Argument(help="The job file, or a run that this party was asked.")],
+    party: FolderOption = None,
+) -> None:
+    """Show what a job would let out of this party: kinds, bytes, privacy. Nobody is asked.
+
+        interlace plan job.yaml
+
+        interlace plan credit-1a2b3c4d
+
+    Rehearses the job on this machine, this party's table against made-up partners. It takes some
+    seconds, and the figures are upper bounds: the run is held to them.
+    """
+    from interlace.sites import approval
+    from interlace.sites.plan import plan_of
+
+    folder = opened(party)
+    if job.is_file():
+        contract = contract_of(folder, job)
+        show_contract(contract)
+        say("Rehearsing …")
+        file = folder.read()
+        why = approval.objection(folder, file.policy, contract)
+        made = plan_of(folder.name, file, contract)
+    else:
+        run = folder.find(str(job))
+        contract = run.contract
+        show_contract(contract)
+        policy = folder.read().policy
+        why = approval.objection(folder, policy, contract)
+        made = approval.plan_for(folder, run)
+    show_plan(made)
+    why = why or approval.over_budget(folder, folder.read().policy, made)
+    if why:
+        show(Text.assemble(("would be refused  ", "bold red"), why))
+
+
+def contract_of(folder: PartyFolder, job: Path) -> Contract:
+    """The contract of a job file, with what only the driver can say of the label."""
+    from interlace.data.labels import LabelPlan
+    from interlace.runner import make_party
+    from interlace.sites.contract import read_contract
+
+    file, classes = folder.read(), None
+    if file.label is not None and file.table is not None:
+        own = make_party(folder.name, file)
+        label = LabelPlan.fit(
+            own.label_series,
+            party=own.name,
+            file=own.file,
+            column=", ".join(own.labels_columns),
+            task=own.task,
+        )
+        classes = len(label.classes) or 1
+    return read_contract(job, submitter=folder.name, classes=classes)

@@ -1,0 +1,30 @@
+"""``interlace refuse``: say no to a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from interlace.cli.console import show
+from interlace.cli.sites import FolderOption, RunArgument, opened
+
+
+def refuse(
+    why: Annotated[str, typer.Option(help="The reason; the driver is told it.")],
+    run: RunArgument = None,
+    party: FolderOption = None,
+) -> None:
+    """Refuse a run, or take an approval back: the run ends for all its parties.
+
+        interlace refuse --why "not before the audit"
+
+    The refusal is signed, and the driver is told the reason.
+    """
+    from interlace.sites import approval
+
+    folder = opened(party)
+    asked = folder.find(run)
+    approval.refuse(folder, asked, why, by="hand")
+    show(Text.assemble(("refused  ", "bold red"), asked.name))

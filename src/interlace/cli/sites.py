@@ -1,0 +1,123 @@
+"""What the verbs for runs over sites have in common: the folder they are about, plans in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from interlace.cli.console import say, show, table
+
+if TYPE_CHECKING:
+    from interlace.boundary import Policy
+    from interlace.sites.contract import Contract
+    from interlace.sites.folder import PartyFolder
+    from interlace.sites.plan import Plan
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--party", metavar="FOLDER", help="The party's folder; by default $INTERLACE_PARTY, or `.`"
+    ),
+]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(help="The run, or how its name begins; by default the latest."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def opened(folder: Path | None) -> PartyFolder:
+    """The party's folder that a verb is about."""
+    from interlace.sites.folder import here
+
+    return here(folder)
+
+
+def show_contract(contract: Contract) -> None:
+    """Print what a run is, as every party sees it."""
+    from interlace.report.words import listed, plural
+    from interlace.sites.plan import compared
+
+    show(Text(contract.run, style="bold"))
+    if contract.description:
+        show(Text(contract.description))
+    settings = ", ".join(f"{k} {v}" for k, v in contract.method.settings.items())
+    baselines = [c.name for c in compared(contract)]
+    facts = {
+        "parties": f"{listed(contract.parties)}; '{contract.active}' drives",
+        "method": contract.method.name + (f" ({settings})" if settings else ""),
+        "beside it": listed(baselines) if baselines else "nothing",
+        "trainings": plural(len(contract.seeds), "seed"),
+        "for": contract.purpose or "(the job does not say what for)",
+        "waits": f"up to {contract.wait:g} hours for an approval or a partner",
+        "digest": contract.digest,
+    }
+    for name, fact in facts.items():
+        show(Text.assemble((f"  {name:<10}", "dim"), fact))
+
+
+def show_plan(plan: Plan) -> None:
+    """Print a disclosure plan in plain words."""
+    from interlace.report.words import count, size
+
+    made = table("what would leave", "at most", "in messages", title=f"From '{plan.party}'")
+    made.add_column("guarded by")
+    for kind, leaving in plan.leaves.items():
+        most = size(leaving.bytes) if plan.capped else "not limited"
+        guard = plan.guards.get(kind, "")
+        made.add_row(kind.value, most, count(leaving.messages), guard)
+    show(made)
+    if plan.epsilon is not None:
+        spent = f"epsilon {plan.epsilon:.3g}, delta {plan.delta:.1g}"
+        show(Text(f"Of one person it tells at most: {spent}."))
+    else:
+        kinds = ", ".join(plan.without_claim)
+        show(Text(f"No privacy claim holds for: {kinds}."))
+    show(
+        Text("Raw features and labels never leave. The boundary holds the run to these bounds."),
+        Text(f"Assumed: {'; '.join(plan.assumed)}.", style="dim"),
+    )
+
+
+def show_promises(party: str, policy: Policy) -> None:
+    """Say what a site will and will not answer."""
+    from interlace.boundary import Kind
+    from interlace.boundary.kinds import NEVER_LEAVES
+    from interlace.report.words import listed
+
+    def names(chosen: frozenset[str] | None) -> str:
+        return "any" if chosen is None else listed(sorted(chosen)) if chosen else "none"
+
+    kept = sorted(k.value for k in set(Kind) - policy.allowed - NEVER_LEAVES)
+    say(Text(f"'{party}' answers approved runs:", style="bold"))
+    say(
+        f"  of partners: {names(policy.partners)}; methods: {names(policy.methods)}; purposes: "
+        f"{names(policy.purposes)}"
+    )
+    bounds = {
+        "bytes a training": policy.max_bytes,
+        "people an answer": policy.max_rows,
+        "requests a run": policy.max_requests,
+        "runs a day": policy.runs_per_day,
+    }
+    limits = [f"{most:,} {what}" for what, most in bounds.items() if most is not None]
+    if policy.budget is not None:
+        limits.append(f"epsilon {policy.budget.epsilon:g} over all runs")
+    say(f"  at most: {', '.join(limits) or 'what the disclosure plan of each run says'}")
+    guarded = [f"{kind.value} ({len(g)})" for kind, g in policy.guards.items()]
+    say(f"  guards on: {', '.join(guarded) or 'nothing'}")
+    say(Text("It never answers:", style="bold"))
+    say("  with raw features or labels, whatever anybody agrees to")
+    if kept:
+        say(f"  with {listed(kept)}")
+    if policy.smallest_group:
+        say(f"  about fewer than {policy.smallest_group:,} people at once")
+    say(
+        "  a run that is not approved: "
+        + (f"{len(policy.approve)} standing rules may, else " if policy.approve else "")
+        + "`interlace approve` does"
+    )
+    say("  anything while the file STOP is in its folder (`interlace party stop`)")

@@ -1,0 +1,75 @@
+"""``interlace status``: how this party's runs stand."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from interlace.cli.console import say, show, table
+from interlace.cli.sites import FolderOption, RunArgument, opened, show_contract
+
+if TYPE_CHECKING:
+    from interlace.sites.folder import Status
+
+_COLOURS = {"finished": "green", "running": "cyan", "approved": "cyan", "waiting": "yellow"}
+
+
+def status(run: RunArgument = None, party: FolderOption = None) -> None:
+    """Say how this party's runs stand, or one of them in detail.
+
+        interlace status
+
+        interlace status credit-1a2b3c4d
+
+    Works at every party: each has been told by the driver how far the run is.
+    """
+    from interlace.report.words import percent
+    from interlace.sites import approval, service
+
+    folder = opened(party)
+    if run is None:
+        up = service.process_of(folder.kit) is not None
+        say(
+            f"'{folder.name}' is {'up' if up else 'not up'}"
+            + (", and has stopped everything" if folder.stopped else "")
+        )
+        made = table("run", "driven by", "stands", "done", "left")
+        for one in folder.runs():
+            now = one.status
+            made.add_row(
+                one.name,
+                one.contract.active,
+                Text(now.state, style=_COLOURS.get(now.state, "red")),
+                percent(now.done),
+                _left(now),
+            )
+        show(made if made.row_count else "nobody has asked for a run yet")
+        return
+    one = folder.find(run)
+    now = one.status
+    show_contract(one.contract)
+    show(
+        Text.assemble("  stands    ", (now.state, _COLOURS.get(now.state, "red"))),
+        f"  doing     {now.doing or '–'}",
+        f"  done      {percent(now.done)}, left {_left(now)}",
+    )
+    if now.reason:
+        show(f"  reason    {now.reason}")
+    given = approval.answer_of(one)
+    show(f"  answer    {f'{given.answer} by {given.by}, {given.time}' if given else 'none yet'}")
+    show(f"  told      {_ago(now.updated)}", f"  folder    {one.path}")
+
+
+def _left(status: Status) -> str:
+    from interlace.report.words import duration
+
+    left = status.seconds_left
+    return "–" if left is None else duration(left)
+
+
+def _ago(when: float) -> str:
+    from interlace.report.words import duration
+
+    return f"{duration(max(0.0, time.time() - when))} ago"

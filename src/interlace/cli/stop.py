@@ -1,0 +1,35 @@
+"""``interlace stop``: end a run."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from interlace.cli.console import say, show
+from interlace.cli.sites import FolderOption, RunArgument, opened
+
+
+def stop(run: RunArgument = None, party: FolderOption = None) -> None:
+    """End a run, from any party.
+
+        interlace stop credit-1a2b3c4d
+
+    The party that submitted it has the server end it; any other takes its approval back, and the
+    run ends for all. What was learnt so far stays with each party. To stop everything at once, and
+    at once, there is `interlace party stop`.
+    """
+    from interlace.errors import JobError
+    from interlace.sites import approval, submission
+
+    folder = opened(party)
+    one = folder.find(run)
+    now = one.status
+    if now.over:
+        raise JobError(f"'{one.name}' is {now.state} already")
+    if folder.name == one.contract.active and now.job and folder.user.exists():
+        submission.stop(folder.user, now.job)
+        one.note(now.model_copy(update={"state": "stopped", "reason": "by hand"}))
+        say("It can go on: submit the same job again")
+    else:
+        approval.refuse(folder, one, "taken back by hand", by="hand")
+        say(f"It can go on after `interlace approve {one.name}` and another `interlace submit`")
+    show(Text.assemble(("stopped  ", "bold red"), one.name))

@@ -1,0 +1,80 @@
+"""``interlace submit``: ask all parties of a job for a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from interlace.cli.console import say, show
+from interlace.cli.plan import contract_of
+from interlace.cli.sites import FolderOption, Yes, opened, show_contract, show_plan
+from interlace.errors import JobError
+
+
+def submit(
+    job: Annotated[Path, typer.Argument(help="The job file; its parties may be names alone.")],
+    party: FolderOption = None,
+    yes: Yes = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Hand it in and return; do not follow it.")
+    ] = False,
+) -> None:
+    """Send a job to all its parties, and follow the run that they approve.
+
+        interlace submit job.yaml
+
+    Shows what the run would let out of this party, and asks; saying yes approves it for this party.
+    Every other party sees the same of its own side, and nothing runs before all have approved.
+
+    Ctrl-C stops following, not the run. A run that was paused, since a partner was away, goes on
+    when the same job is submitted again.
+    """
+    from interlace.sites import approval, submission
+
+    folder = opened(party)
+    if not folder.user.exists():
+        raise JobError(
+            f"'{folder.name}' has no user who may submit jobs; ask for one by `interlace party "
+            "request` with `drives: true` in site.yaml"
+        )
+    contract = contract_of(folder, job)
+    if folder.name not in contract.parties:
+        raise JobError(f"{job} is not for '{folder.name}': {', '.join(contract.parties)}")
+    run = folder.run(contract.run)
+    run.keep(contract)
+    show_contract(contract)
+    given = approval.answer_of(run)
+    if given is None or given.answer != "approved":
+        say("Rehearsing …")
+        show_plan(approval.plan_for(folder, run))
+        if not yes:
+            typer.confirm(
+                "Approve this for your own party, and ask the others?", abort=True, err=True
+            )
+        approval.approve(folder, run)
+    number = submission.submit(folder.user, contract)
+    run.note(run.status.model_copy(update={"job": number}))
+    others = ", ".join(name for name in contract.parties if name != folder.name)
+    say(f"Handed in. Now it is for {others}: interlace approve {run.name}")
+    if detach:
+        return
+    try:
+        done = submission.watch(folder, contract, number, on_state=_told)
+    except KeyboardInterrupt:
+        say(f"\nNo longer followed; it goes on. `interlace status {run.name}` says how it stands.")
+        raise typer.Exit(130) from None
+    colour = {"finished": "bold green"}.get(done.state, "bold red")
+    show(Text.assemble((f"{done.state}  ", colour), done.reason))
+    if done.state == "finished":
+        show(Text.assemble("Report: ", (str(run.path / "report.html"), "bold cyan")))
+        return
+    if done.state == "paused":
+        say(f"All that was learnt is kept. Go on: interlace submit {job}")
+    raise typer.Exit(1)
+
+
+def _told(job: str, state: str) -> None:
+    say(f"  the server has it as {state.lower()} ({job[:8]})")
