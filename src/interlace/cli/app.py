@@ -12,7 +12,27 @@ import typer
 from rich.text import Text
 
 import interlace
-from interlace.cli import console, demo, inspect, predict, report, run, serve, split
+from interlace.cli import (
+    approve,
+    console,
+    demo,
+    federation,
+    inspect,
+    ledger,
+    logs,
+    party,
+    plan,
+    predict,
+    refuse,
+    report,
+    results,
+    run,
+    serve,
+    split,
+    status,
+    stop,
+    submit,
+)
 from interlace.errors import InterlaceError
 
 P = ParamSpec("P")
@@ -110,5 +130,43 @@ for _verb in (
     predict.predict,
     serve.serve,
     report.report,
+    plan.plan,
+    submit.submit,
+    approve.approve,
+    refuse.refuse,
+    status.status,
+    logs.logs,
+    stop.stop,
+    results.results,
 ):
     app.command(_verb.__name__)(_guarded(_verb))
+
+for _name, _about, _verbs in (
+    (
+        "party",
+        "One organisation's folder: its keys, its policy, its site.",
+        (
+            party.new,
+            party.check,
+            party.request,
+            party.install,
+            party.up,
+            party.down,
+            party.stop,
+        ),
+    ),
+    (
+        "federation",
+        "Found a federation of organisations, and sign their certificates.",
+        (federation.new, federation.approve),
+    ),
+    (
+        "ledger",
+        "What left this party in a run, against what was planned and what a partner got.",
+        (ledger.show_, ledger.verify, ledger.export, ledger.diff),
+    ),
+):
+    _group = typer.Typer(name=_name, help=_about, no_args_is_help=True)
+    for _verb in _verbs:
+        _group.command(_verb.__name__.rstrip("_"))(_guarded(_verb))
+    app.add_typer(_group)
