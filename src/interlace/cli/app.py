@@ -71,6 +71,9 @@ def main(
     Start with `interlace demo`. With tables of your own: `inspect` says how they fit together,
     `run` trains by a job file, `predict` scores new people, `serve` answers for one at a time,
     `report` shows a run again. With a single table: `split` cuts it into parties.
+
+    With organisations on machines of their own: `party` and `federation` bring them together;
+    `plan`, `submit`, `approve`, `status`, `results` and `ledger` are for the runs over them.
     """
     global _debug
     _debug = debug
@@ -167,6 +170,6 @@ for _name, _about, _verbs in (
     ),
 ):
     _group = typer.Typer(name=_name, help=_about, no_args_is_help=True)
-    for _verb in _verbs:
-        _group.command(_verb.__name__.rstrip("_"))(_guarded(_verb))
+    for _of_group in _verbs:
+        _group.command(_of_group.__name__.rstrip("_"))(_guarded(_of_group))
     app.add_typer(_group)
