@@ -183,7 +183,7 @@ def up(
 
     from interlace.sites import service
 
-    parties = [opened(folder) for folder in folders or [None]]
+    parties = [opened(folder) for folder in folders] if folders else [opened(None)]
     for one in parties:
         show_promises(one.name, one.read().policy)
     if foreground:
@@ -209,7 +209,7 @@ def down(
     """
     from interlace.sites import service
 
-    for one in [opened(folder) for folder in folders or [None]]:
+    for one in [opened(folder) for folder in folders] if folders else [opened(None)]:
         ended = service.down(one)
         show(Text(f"{one.name}: {'ended' if ended else 'was not up'}"))
 

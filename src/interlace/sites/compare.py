@@ -115,7 +115,11 @@ def exported(path: Path) -> list[Passed]:
             rows = list(csv.DictReader(file))
         return [
             Passed(
-                *(row[f] for f in ("session", "operation", "kind", "sender", "receiver")),
+                row["session"],
+                row["operation"],
+                row["kind"],
+                row["sender"],
+                row["receiver"],
                 int(row["round"]),
                 row["shape"],
                 row["dtype"],
