@@ -35,8 +35,8 @@ from interlace.party import Party, PassiveSide, RunSide
 from interlace.sites.approval import Approval, decide, keep_others
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, State, Status
+from interlace.sites.submission import CONTRACT
 
-CONTRACT = "contract.json"  # beside the job's configuration
 DAYS = 30  # the longest that a run can take
 ASK_AGAIN = 2.0  # seconds between two questions whether a partner has approved
 LOOK_AGAIN = 1.0  # seconds for which a party's own word is not looked up again
@@ -74,8 +74,8 @@ class Site:
         context = collab.fl_ctx
         self.job = context.get_job_id()
         self.cell = context.get_engine().get_cell()
-        config = Path(context.get_prop(FLContextKey.WORKSPACE_OBJECT).get_app_config_dir(self.job))
-        self.contract = Contract.read((config / CONTRACT).read_text())
+        app = Path(context.get_prop(FLContextKey.WORKSPACE_OBJECT).get_app_dir(self.job))
+        self.contract = Contract.read((app / CONTRACT).read_text())
         self.folder = PartyFolder.here()
         self.run = self.folder.run(self.contract.run)
         self.run.keep(self.contract)

@@ -24,6 +24,7 @@ from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, Status
 
 LOGIN_SECONDS = 20.0
+CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
 START_SECONDS = 300.0  # how long FLARE waits for all job processes to come up
 LOOK_AGAIN = 2.0
 
@@ -41,27 +42,27 @@ def submit(kit: Path, contract: Contract) -> str:
     Raises:
         InterlaceError: the server cannot be reached, or does not take it.
     """
-    with TemporaryDirectory() as folder, _session(kit) as session:
+    with TemporaryDirectory() as folder, session(kit) as server:
         write_job(contract, Path(folder) / contract.run)
-        return str(session.submit_job(str(Path(folder) / contract.run)))
+        return str(server.submit_job(str(Path(folder) / contract.run)))
 
 
 def state(kit: Path, job: str) -> str:
     """How the server says that a job stands, as ``RUNNING`` or ``FINISHED:COMPLETED``."""
-    with _session(kit) as session:
-        return str(session.get_job_meta(job).get(JobMetaKey.STATUS.value))
+    with session(kit) as server:
+        return str(server.get_job_meta(job).get(JobMetaKey.STATUS.value))
 
 
 def stop(kit: Path, job: str) -> None:
     """Have the server end a job. What the parties have kept of the run stays with them."""
-    with _session(kit) as session:
-        session.abort_job(job)
+    with session(kit) as server:
+        server.abort_job(job)
 
 
 def connected(kit: Path) -> list[str]:
     """The sites that the server is connected to now."""
-    with _session(kit) as session:
-        return [client.name for client in session.get_system_info().client_info]
+    with session(kit) as server:
+        return [client.name for client in server.get_system_info().client_info]
 
 
 def watch(
@@ -165,7 +166,7 @@ def write_job(contract: Contract, folder: Path) -> None:
             "components": [{"id": "site", "path": "interlace.sites.job.Site", "args": {}}],
         },
     )
-    (folder / "site" / "config" / "contract.json").write_text(contract.text)
+    (folder / "site" / CONTRACT).write_text(contract.text)
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
@@ -174,7 +175,7 @@ def _write(file: Path, content: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _session(kit: Path) -> Iterator[Session]:
+def session(kit: Path) -> Iterator[Session]:
     """A session with the server, as the user whose kit it is.
 
     Raises:
@@ -183,7 +184,7 @@ def _session(kit: Path) -> Iterator[Session]:
     try:
         admin = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
         with redirect_stdout(io.StringIO()):  # FLARE's client prints as it goes
-            session = new_secure_session(admin["username"], str(kit), timeout=LOGIN_SECONDS)
+            opened = new_secure_session(admin["username"], str(kit), timeout=LOGIN_SECONDS)
     except Exception as e:
         raise InterlaceError(
             f"the federation's server cannot be reached with the user's kit {kit} "
@@ -191,10 +192,10 @@ def _session(kit: Path) -> Iterator[Session]:
         ) from e
     try:
         with redirect_stdout(io.StringIO()):
-            yield session
+            yield opened
     except InterlaceError:
         raise
     except Exception as e:
         raise InterlaceError(f"the federation's server says: {type(e).__name__}: {e}") from e
     finally:
-        session.close()
+        opened.close()
