@@ -1,14 +1,14 @@
 """The same job in one process and on three FLARE sites: the same messages, bytes and models?
 
-A federation of three sites on this machine (processes of their own, mutual TLS) runs every method of
-the catalogue: the vertical ones over three parties with different columns, the horizontal ones over
-three with different rows, the mixed ones over both. The same jobs run in this process, with the same
-seeds and the parties' same secrets. Compared are
+A federation of three sites on this machine (processes of their own, mutual TLS) runs the methods
+of the catalogue: the vertical ones over three parties with different columns, the horizontal ones
+over three with different rows. The same jobs run in this process, with the same seeds and the
+parties' same secrets. Compared are
 
 - messages: for each conversation, operation, kind, sender and receiver their number, their bytes,
   and the shape and number type of the first;
-- what every party learnt: every array of every file under ``models/``, whose largest difference must
-  be at most 1e-6 of that array's largest number (and of 1).
+- what every party learnt: every array of every file under ``models/``, whose largest difference
+  must be at most 1e-6 of that array's largest number (and of 1).
 
 The order in which people are matched is random and decides the order of sums, so the run in this
 process takes up the matching that the sites made; the conversation of the matching is compared with
@@ -58,8 +58,9 @@ MIXED = {"mixed"}
 
 def contracts() -> Iterator[tuple[dict[str, pl.DataFrame], Contract]]:
     """What is run, and over which tables."""
-    vertical = [n for n in CATALOGUE if not is_horizontal(n) and n not in APART | UNSUPERVISED | MIXED]
-    horizontal = [n for n in CATALOGUE if is_horizontal(n) and n not in APART | UNSUPERVISED | MIXED]
+    left = [n for n in CATALOGUE if n not in APART | UNSUPERVISED | MIXED]
+    vertical = [n for n in left if not is_horizontal(n)]
+    horizontal = [n for n in left if is_horizontal(n)]
     short = {"epochs": 2, "rounds": 2}
     for name, tables, methods in (
         ("vertical", vertical_tables(), vertical),
@@ -212,12 +213,14 @@ def main() -> None:
     """Run all contracts both ways."""
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="interlace-") as scratch:
-        with local(Path(scratch) / "sites") as federation:
-            for tables, contract in contracts():
-                federation.give(tables, policy={"approve": [{}], "allow_also": ["model weights"]})
-                print(contract.name, flush=True)
-                found[contract.name] = compared(federation, contract, Path(scratch) / "here")
+    with (
+        tempfile.TemporaryDirectory(prefix="interlace-") as scratch,
+        local(Path(scratch) / "sites") as federation,
+    ):
+        for tables, contract in contracts():
+            federation.give(tables, policy={"approve": [{}], "allow_also": ["model weights"]})
+            print(contract.name, flush=True)
+            found[contract.name] = compared(federation, contract, Path(scratch) / "here")
     methods = {n: f for run in found.values() for n, f in run["methods"].items()}
     ran = {n: f for n, f in methods.items() if "messages" in f}
     worst = max(f["largest difference"] for f in ran.values())

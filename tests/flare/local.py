@@ -18,6 +18,7 @@ import psutil
 import yaml
 from sklearn.datasets import load_breast_cancer
 
+from interlace.boundary import Ledger
 from interlace.sites import service, submission
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, Status
@@ -102,6 +103,11 @@ class Local:
     def folder(self, party: str, contract: Contract) -> Path:
         """A party's folder of a run."""
         return self.folders[party].run(contract.run).path
+
+    def first_message(self, contract: Contract) -> float:
+        """When the driver sent its first message of a run's training, in seconds of the epoch."""
+        ledger = Ledger(self.folder(self.driver.name, contract) / "ledger.sqlite")
+        return next(e.time for e in ledger.entries() if e.session not in ("run", "alignment"))
 
 
 def jobs_of(folder: PartyFolder) -> list[psutil.Process]:
