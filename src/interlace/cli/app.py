@@ -14,6 +14,7 @@ from rich.text import Text
 import interlace
 from interlace.cli import (
     approve,
+    bench,
     console,
     demo,
     federation,
@@ -133,6 +134,7 @@ for _verb in (
     predict.predict,
     serve.serve,
     report.report,
+    bench.bench,
     plan.plan,
     submit.submit,
     approve.approve,

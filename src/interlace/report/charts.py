@@ -70,6 +70,7 @@ def line_chart(
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
     reference: Sequence[Point] = (),
+    x_marks: Sequence[tuple[float, str]] = (),
     percent: str = "",
     width: int = 340,
     height: int = 270,
@@ -85,6 +86,7 @@ def line_chart(
         x_range: Ends of the x axis; by default the data's.
         y_range: Ends of the y axis; by default the data's.
         reference: A thin line to compare with.
+        x_marks: Where the x axis is marked and what it says there; by default at round values.
         percent: Which axes, ``x``, ``y`` or ``xy``, show shares as per cent.
         width: Of the picture; as many pixels wide its texts are of their true size.
         height: Of the picture.
@@ -106,6 +108,7 @@ def line_chart(
         y = bottom - (p[1] - y_low) / (y_high - y_low) * (bottom - TOP)
         return round(x, 1), round(y, 1)
 
+    marks = x_marks or ticks(x_low, x_high, percent="x" in percent)
     lines = []
     for s, points in zip(series, kept, strict=True):
         if points:
@@ -115,7 +118,7 @@ def line_chart(
         title,
         x_label,
         y_label,
-        [Tick(place((v, y_low))[0], t) for v, t in ticks(x_low, x_high, percent="x" in percent)],
+        [Tick(place((v, y_low))[0], t) for v, t in marks],
         [Tick(place((x_low, v))[1], t) for v, t in ticks(y_low, y_high, percent="y" in percent)],
         lines,
         _path([place(p) for p in reference]) if reference else None,
