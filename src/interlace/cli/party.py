@@ -19,6 +19,7 @@ id: {id}                   # the column that says who a row is about
 {label}
 # What may leave, and to whom. No partner and no job can widen it.
 policy:
+  allow_also: []              # kinds besides the usual, as [model weights]
   # partners: [shop]          # with whom; by default all of the federation
   # methods: [split]          # which methods; by default all
   # purposes: [credit]        # for what, by the job's `purpose`

@@ -57,11 +57,14 @@ def check(folder: PartyFolder, *, connect: bool = True) -> Iterator[Finding]:
     ]
     if connect:
         checks.append(_connection)
+    said = set()
     for one in checks:
         try:
             yield from one(folder)
         except (InterlaceError, OSError) as e:
-            yield Finding("bad", str(e))
+            if str(e) not in said:
+                yield Finding("bad", str(e))
+            said.add(str(e))
 
 
 def _versions(_folder: PartyFolder) -> Iterator[Finding]:

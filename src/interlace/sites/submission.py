@@ -112,6 +112,11 @@ def watch(
             if now == RunStatus.FINISHED_ABORTED.value:  # somebody wanted it to end
                 done = done.model_copy(update={"state": "stopped"})
                 run.note(done)
+            elif done.state == "waiting" and done.job != job:
+                raise InterlaceError(
+                    f"the job {job} ended ({now}) before '{folder.name}' had begun it; "
+                    f"{folder.kit / 'log.txt'} says more"
+                )
             if late or done.state in ("finished", "refused", "failed", "stopped"):
                 return done
             job = ""
