@@ -1,8 +1,8 @@
 """What there is without federation, and what there would be if all tables lay in one place.
 
 Networks are compared with one undivided network (the bottom over its columns, the top over the
-bottom), trained exactly as :class:`~interlace.methods.vertical.SplitVFL` trains its own: same epochs,
-same early stopping. Trees and clusterings are compared with themselves.
+bottom), trained exactly as :class:`~interlace.methods.vertical.SplitVFL` trains its own: same
+epochs, same early stopping. Trees and clusterings are compared with themselves.
 """
 
 from __future__ import annotations
@@ -169,12 +169,26 @@ class OwnColumns(_Alike):
         method: What is trained, with its settings.
     """
 
-    def _one(self, federation: Federation) -> Federation:
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Train the method; see its own ``fit``.
+
+        Raises:
+            DataError: the active party has no columns.
+        """
         if not federation.active.columns:
             raise DataError(
                 "the active party has no columns of its own, so it can learn nothing alone",
                 party=federation.active.name,
             )
+        return super().fit(federation, checkpoint=checkpoint, on_epoch=on_epoch)
+
+    def _one(self, federation: Federation) -> Federation:
         one = Federation(federation.active, (), federation.engine, seed=federation.seed)
         nobody = AlignmentReport(
             reveal="pairs", protocols={}, people={}, shared={}, common=0, learnt={}

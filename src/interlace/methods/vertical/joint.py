@@ -265,7 +265,8 @@ class JointModel(Method):
         self.objective_ = Objective.from_json(meta["objective"])
         self.history_ = history_from_json(meta["history"])
         self.own_ = None
-        widths = [int(w) for w in meta["widths"].values()]
+        self.widths_ = {name: int(width) for name, width in meta["widths"].items()}
+        widths = list(self.widths_.values())
         if meta["own"] is not None:
             self.own_ = Bottom.from_state(self.active_, State(part("own/"), meta["own"]))
             widths.append(self.own_.width)
