@@ -8,6 +8,7 @@ for it; the others are drawn without replacement. Early stopping is off in all o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,9 +158,10 @@ def choose(
         tried.append({"chosen": chosen, "value": found, "failed": None})
         return found
 
-    study = optuna.create_study(
-        direction="maximize", sampler=optuna.samplers.BruteForceSampler(seed=0)
-    )
+    with warnings.catch_warnings():  # the sampler's interface may change in another release
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.BruteForceSampler(seed=0)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
     study.enqueue_trial({k: v[0] for k, v in options.items()})
     study.optimize(value, n_trials=trials)
     good = [t for t in tried if t["failed"] is None]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from interlace.bench.cells import Cell, choice_path, fill, make_choice
-from interlace.bench.choices import methods_for
+from interlace.bench.choices import BASELINES, METHODS, methods_for
 from interlace.bench.material import FEW, NAMES, material
 from interlace.errors import DataError, JobError
 from interlace.files import write_whole
@@ -48,6 +49,12 @@ class Grid:
         Raises:
             JobError: there is no such data set, method or overlap, or nothing to do.
         """
+        for method in self.methods:
+            if method not in (*BASELINES, *METHODS):
+                raise JobError(
+                    f"the benchmark has no method '{method}'; it has: "
+                    + ", ".join((*BASELINES, *METHODS))
+                )
         cells: list[Cell] = []
         missing: list[str] = []
         for name in self.data:
@@ -106,30 +113,41 @@ def carry_out(
                 for m in dict.fromkeys(c.method for c in mine)
                 if not choice_path(folder, name, m).exists()
             ]
-            choices = {
-                pool.submit(make_choice, folder, source, name, method, grid.trials): method
-                for method in methods
-            }
-            for _, method in _each(choices):
+            choices = [(folder, source, name, method, grid.trials) for method in methods]
+            for *_, method, _ in _each(pool, make_choice, choices):
                 clock.tell(f"chose hyper-parameters of {method} on {name}", 0)
-            fits = {pool.submit(fill, folder, source, cell): cell for cell in mine}
-            for _, cell in _each(fits):
+            for _, _, cell in _each(pool, fill, [(folder, source, cell) for cell in mine]):
                 clock.tell(
                     f"{cell.data}, {cell.overlap} shared, seed {cell.seed}, {cell.method}", 1
                 )
     return missing
 
 
-def _each(jobs: dict[Future[None], Any]) -> Iterator[tuple[Future[None], Any]]:
+def _each(
+    pool: ProcessPoolExecutor | None, function: Callable[..., None], jobs: Sequence[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
     """Jobs as they end; the first that fails ends it all."""
-    for job in as_completed(jobs):
-        job.result()
-        yield job, jobs[job]
+    if pool is None:
+        for job in jobs:
+            function(*job)
+            yield job
+        return
+    begun = {pool.submit(function, *job): job for job in jobs}
+    for future in as_completed(begun):
+        future.result()
+        yield begun[future]
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes; when something fails or Ctrl-C comes, what has not begun is dropped."""
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes; when something fails or Ctrl-C comes, what has not begun is dropped.
+
+    One worker is this process.
+    """
+    if workers == 1:
+        _begin()
+        yield None
+        return
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
     )
@@ -141,14 +159,13 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 def _begin() -> None:
     """What a process does first: take one thread, since the others take the other cores."""
-    import warnings
-
     import torch
     from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(1)
     threadpool_limits(1)
-    warnings.filterwarnings("ignore")  # doubts about columns, which every fit has anew
+    # Doubts about columns, which every fit has anew.
+    warnings.filterwarnings("ignore", category=UserWarning)
 
 
 def _claim(folder: Path, terms: dict[str, Any]) -> None:

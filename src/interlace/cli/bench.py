@@ -59,7 +59,7 @@ def bench(
     """Compare methods on real data, as a table, a page of plots and a Parquet file.
 
     Each method is fitted to draws of few shared people and many others, and judged on shared people
-    whom no draw trains on. Its hyper-parameters are chosen before, on people who are in neither.
+    whom no draw trains on. Its hyper-parameters are chosen before, without these people.
 
         interlace bench limited-overlap --only breast --only digits --seeds 2
 
