@@ -219,6 +219,7 @@ def main() -> None:
     ):
         for tables, contract in contracts():
             federation.give(tables, policy={"approve": [{}], "allow_also": ["model weights"]})
+            federation.plan(contract)
             print(contract.name, flush=True)
             found[contract.name] = compared(federation, contract, Path(scratch) / "here")
     methods = {n: f for run in found.values() for n, f in run["methods"].items()}

@@ -95,7 +95,7 @@ class Pair:
         ]
 
 
-@pytest.fixture()
+@pytest.fixture
 def pair(hospital: Identity, lab: Identity, monkeypatch: pytest.MonkeyPatch) -> Pair:
     monkeypatch.setattr(sites, "PAUSE", 0.0)
     me, partner = _parties()

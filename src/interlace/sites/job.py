@@ -35,6 +35,7 @@ from interlace.party import Party, PassiveSide, RunSide
 from interlace.sites.approval import Approval, decide, keep_others
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, State, Status
+from interlace.sites.plan import Plan
 from interlace.sites.submission import CONTRACT
 
 DAYS = 30  # the longest that a run can take
@@ -127,11 +128,14 @@ class Site:
                 said = decide(self.folder, self.contract)
                 word = said.approval.model_dump_json() if said.approval else ""
                 self._gate, self._looked = Gate(said.state, said.reason, word), time.monotonic()
+                self._plan = said.plan
             return self._gate
 
     def party(self) -> Party:
         """This party, from its own file, in the run's folder."""
         file = self.folder.read()
+        if self._plan is not None:  # what was approved is all that leaves
+            file = file.model_copy(update={"policy": self._plan.applied(file.policy)})
         party = runner.make_party(self.folder.name, file, label_needed=self.answering is None)
         party.folder = self.run.path
         if party.own_secret is None:
@@ -142,6 +146,7 @@ class Site:
         return party
 
     _party: Party | None = None
+    _plan: Plan | None = None
 
     def note(self, state: State, doing: str = "", done: float = 0.0, reason: str = "") -> None:
         """Keep how the run stands here."""

@@ -11,7 +11,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from nvflare.apis.job_def import JobMetaKey, RunStatus
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from interlace.errors import InterlaceError
+from interlace.errors import InterlaceError, JobError
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, Status
 
@@ -42,15 +42,14 @@ def submit(kit: Path, contract: Contract) -> str:
     Raises:
         InterlaceError: the server cannot be reached, or does not take it.
     """
-    with TemporaryDirectory() as folder, session(kit) as server:
-        write_job(contract, Path(folder) / contract.run)
-        return str(server.submit_job(str(Path(folder) / contract.run)))
+    with session(kit) as server:
+        return _submit(server, contract)
 
 
 def state(kit: Path, job: str) -> str:
     """How the server says that a job stands, as ``RUNNING`` or ``FINISHED:COMPLETED``."""
     with session(kit) as server:
-        return str(server.get_job_meta(job).get(JobMetaKey.STATUS.value))
+        return _state(server, job)
 
 
 def stop(kit: Path, job: str) -> None:
@@ -63,6 +62,16 @@ def connected(kit: Path) -> list[str]:
     """The sites that the server is connected to now."""
     with session(kit) as server:
         return [client.name for client in server.get_system_info().client_info]
+
+
+def _submit(server: Session, contract: Contract) -> str:
+    with TemporaryDirectory() as folder:
+        write_job(contract, Path(folder) / contract.run)
+        return str(server.submit_job(str(Path(folder) / contract.run)))
+
+
+def _state(server: Session, job: str) -> str:
+    return str(server.get_job_meta(job).get(JobMetaKey.STATUS.value))
 
 
 def watch(
@@ -92,35 +101,38 @@ def watch(
     """
     run, since, last = folder.run(contract.run), time.monotonic(), ""
     furthest = run.status.done
-    while True:
-        if run.status.done > furthest:
-            furthest, since = run.status.done, time.monotonic()
-        late = time.monotonic() - since > contract.wait * 3600
+    while True:  # a session, which ends when the server does
         try:
-            job = job or submit(folder.user, contract)
-            now = state(folder.user, job)
+            with session(folder.user) as server:
+                while True:
+                    job = job or _submit(server, contract)
+                    now = _state(server, job)
+                    if now != last:
+                        on_state(job, now)
+                        last = now
+                    done = run.status
+                    if done.done > furthest:
+                        furthest, since = done.done, time.monotonic()
+                    late = time.monotonic() - since > contract.wait * 3600
+                    if now.startswith("FINISHED"):
+                        if now == RunStatus.FINISHED_ABORTED.value:  # somebody wanted it to end
+                            done = done.model_copy(update={"state": "stopped"})
+                            run.note(done)
+                        elif done.job != job and not late:
+                            raise JobError(
+                                f"the job {job} ended ({now}) before '{folder.name}' had begun it; "
+                                f"{folder.kit / 'log.txt'} says more"
+                            )
+                        if late or done.state in ("finished", "refused", "failed", "stopped"):
+                            return done
+                        job = ""
+                    time.sleep(LOOK_AGAIN)
+        except JobError:
+            raise
         except InterlaceError:
-            if late:
+            if time.monotonic() - since > contract.wait * 3600:
                 raise
             time.sleep(LOOK_AGAIN)
-            continue
-        if now != last:
-            on_state(job, now)
-            last = now
-        if now.startswith("FINISHED"):
-            done = run.status
-            if now == RunStatus.FINISHED_ABORTED.value:  # somebody wanted it to end
-                done = done.model_copy(update={"state": "stopped"})
-                run.note(done)
-            elif done.state == "waiting" and done.job != job:
-                raise InterlaceError(
-                    f"the job {job} ended ({now}) before '{folder.name}' had begun it; "
-                    f"{folder.kit / 'log.txt'} says more"
-                )
-            if late or done.state in ("finished", "refused", "failed", "stopped"):
-                return done
-            job = ""
-        time.sleep(LOOK_AGAIN)
 
 
 def write_job(contract: Contract, folder: Path) -> None:
@@ -188,7 +200,7 @@ def session(kit: Path) -> Iterator[Session]:
     """
     try:
         admin = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
-        with redirect_stdout(io.StringIO()):  # FLARE's client prints as it goes
+        with _quiet():
             opened = new_secure_session(admin["username"], str(kit), timeout=LOGIN_SECONDS)
     except Exception as e:
         raise InterlaceError(
@@ -196,11 +208,19 @@ def session(kit: Path) -> Iterator[Session]:
             f"({type(e).__name__}: {e}); is it up, and does this network reach it?"
         ) from e
     try:
-        with redirect_stdout(io.StringIO()):
-            yield opened
+        yield opened
     except InterlaceError:
         raise
     except Exception as e:
         raise InterlaceError(f"the federation's server says: {type(e).__name__}: {e}") from e
     finally:
-        opened.close()
+        with _quiet(), suppress(Exception):
+            opened.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """FLARE's client prints as it goes."""
+    nowhere = io.StringIO()
+    with redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
