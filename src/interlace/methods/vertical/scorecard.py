@@ -1,0 +1,1474 @@
+"""A credit scorecard over vertical parties: bins, weights of evidence, logistic regression, points.
+
+The active party knows who was good and who was bad; every party holds columns. Nobody can bin a
+partner's column alone: its holder lacks the outcomes, and who has these lacks the column. So the
+holder sums encrypted outcomes over fine bins, and the active party says what to merge::
+
+    active                                                     passive k
+      │ ── begin(training rows, settings) ───────────────────────► │   cuts fine bins
+      │ ◄────── how many bins each (unnamed) column has ─────────── │
+      │ ── take_key(public key) ─────────────────────────────────► │
+      │ ── count(encrypted [good, bad] of each person) ──────────► │   adds ciphertexts up
+      │ ◄──────────── [Σgood, Σbad] by column, bin; re-randomised ─ │
+      │    decrypts, checks, merges bins, computes WOE and IV; drops columns of low IV
+      │ ── merge(columns, bins' new numbers, goods and bads) ────► │   WOE of its rows
+      │    correlation of WOE columns, and from it variance inflation:
+      │ ── take_key ─────────────────────────────────────────────► │
+      │ ── products(an encrypted WOE column of the active party) ► │   Xᵀ[x]
+      │ ◄─────────────── scalar products with its WOE columns ───── │   re-randomised
+      │ ── own_products ─────────────────────────────────────────► │
+      │ ◄────────────── those among its own WOE columns ─────────── │
+      │    between two partners: one seals its columns under a key of its own (new_key, seal), the
+      │    active party carries them to the other (products) and the answers back (unseal)
+      │ ── select(what is dropped, and why) ─────────────────────► │
+      │    logistic regression on the WOE columns that are left
+      │ ── scale(points for each unit of log-odds) ──────────────► │   points of its bins
+
+    and to score people, one message:
+      │ ── points(rows) ─────────────────────────────────────────► │
+      │ ◄─────────────────── each person's points, added up ─────── │
+
+The counts are exact, so bins, WOE and IV are those of the pooled table.
+
+**What each party learns.** A passive party: who is in training; how many goods and bads are in each
+of the final bins of its own columns, of those columns alone whose IV is high enough, since WOE and
+points say as much; why its other columns were dropped; what the regression tells it. Never the
+outcome of a person, as long as bins are not small (``min_bin_share``). The active party: goods and
+bads in each fine bin of each unnamed column, with no fewer than ``min_bin_rows`` people in each;
+correlations of WOE columns; points by person, added up over a partner's columns. Never a value, an
+edge or a name. With ``hide_order`` columns come in an order of the partner's own, each with its
+bins upwards or downwards as it pleases.
+
+All parties are taken to be honest but curious. The active party checks that a partner's counts add
+up to its own goods and bads, the partner that the counts of its final bins have its people.
+
+Sources: Siddiqi, "Credit Risk Scorecards", Wiley 2006 (WOE, IV, points); Regulation B (12 CFR
+1002), comment 9(b)(2)-5, on reasons against the mean of all applicants.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from scipy.special import expit
+from sklearn.exceptions import NotFittedError
+from torch import Tensor
+
+from interlace.boundary.control import real_number, whole_number
+from interlace.boundary.kinds import (
+    Ciphertext,
+    Control,
+    Histogram,
+    PartialScore,
+    RowSelection,
+    SplitChoice,
+)
+from interlace.crypto.base import (
+    PrivateKey,
+    PublicKey,
+    Sums,
+    Vector,
+    Workload,
+)
+from interlace.crypto.base import Rows as EncryptedRows
+from interlace.crypto.kernels import cores
+from interlace.crypto.rlwe import holds_product
+from interlace.crypto.schemes import SCHEMES, Scheme, choose, generate, read_public_key
+from interlace.data.labels import LabelPlan
+from interlace.errors import (
+    AlignmentError,
+    DataError,
+    InterlaceError,
+    JobError,
+    PolicyError,
+    Refused,
+)
+from interlace.federation import Federation
+from interlace.files import write_whole
+from interlace.methods.base import (
+    Count,
+    Method,
+    OnEpoch,
+    history_from_json,
+    history_to_json,
+)
+from interlace.methods.vertical.linear import AboveZero, AtLeastZero, LogisticRegression
+from interlace.methods.vertical.linear_side import LinearSide, Protocol
+from interlace.models import seed_for
+from interlace.models.binning import (
+    Bins,
+    Cuts,
+    Floats,
+    Integers,
+    best_merge,
+    codes_of,
+    fine_bins,
+    merged,
+)
+from interlace.models.glm import Columns, Sigmoid
+from interlace.models.scorecard import Card, CardColumn, Counted, looked_up
+from interlace.models.trees import MISSING, NumericBins
+from interlace.party import Party, PassiveSide, operation
+
+CHUNK = 2**17  # people scored in one message
+LINK = 12.5e6  # bytes a second that `auto` reckons with: 100 Mbit/s
+MOST_BINS = 256
+PRECISE = 8  # bits of WOE in a correlation that `auto` holds out for
+MODEL_FILE = "scorecard.json"
+FORMAT = "interlace scorecard 1"
+MOST_FACTOR = 1e6
+CODES = 32  # reasons told in one message
+PEOPLE_A_PRODUCT = 5  # of so many people in training a partner answers one scalar product
+
+Encryption = Literal["auto", "rlwe-fast", "rlwe-strict", "okamoto-uchiyama", "paillier"]
+Flags = NDArray[np.bool_]
+KEPT, LOW_IV, CORRELATED, INFLATED = range(4)
+
+
+class CardSettings(BaseModel):
+    """What the parties agree on before a scorecard is made; see :class:`Scorecard`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cuts: Cuts
+    fine: int = Field(ge=2, le=MOST_BINS)
+    fewest: int = Field(ge=1)
+    rare: int = Field(ge=1)
+    hide_order: bool
+    min_iv: float = Field(ge=0)
+    max_correlation: float | None
+    max_vif: float | None
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a party says of its columns: how they lie side by side in a table of counts.
+
+    Attributes:
+        widths: Fine bins of known values of each column, (columns,).
+        ordered: Whether only neighbours can be merged, (columns,).
+        missing: Whether a bin of missing values stands behind them, (columns,).
+    """
+
+    widths: Integers
+    ordered: Flags
+    missing: Flags
+
+    @property
+    def sizes(self) -> Integers:
+        """Cells of each column."""
+        return self.widths + self.missing
+
+    @property
+    def total(self) -> int:
+        """Cells of all columns."""
+        return int(self.sizes.sum())
+
+    def parts(self, cells: NDArray[Any]) -> list[NDArray[Any]]:
+        """What belongs to each column, of something that has a line for each cell."""
+        return np.split(cells, np.cumsum(self.sizes)[:-1]) if len(self.widths) else []
+
+
+# -- what a party does with its own columns ------------------------------------------------------
+
+
+class Draft:
+    """A party's columns while the scorecard is made.
+
+    Args:
+        party: Whose.
+        rows: The people to learn from, as rows of its table.
+        settings: As agreed.
+    """
+
+    def __init__(self, party: Party, rows: Integers, settings: CardSettings) -> None:
+        self.party, self.rows, self.settings = party, rows, settings
+        self.left_out: dict[str, str] = {}
+        found: list[tuple[Bins, Integers, int]] = []
+        for name in party.columns:
+            series = party.frame[name].gather(rows)
+            bins = fine_bins(
+                series,
+                cuts=settings.cuts,
+                most=settings.fine,
+                fewest=settings.fewest,
+                rare=settings.rare,
+                categorical=name in party.categories,
+                party=party.name,
+                file=party.file,
+            )
+            if isinstance(bins, str):
+                self.left_out[name] = bins
+                continue
+            codes, home = codes_of(bins, series, party=party.name), MISSING
+            if 0 < int((codes == MISSING).sum()) < settings.fewest:
+                # Too few to be counted by themselves: they join the bin with the most people.
+                home = 1 + int(np.bincount(codes, minlength=bins.width + 1)[1:].argmax())
+                codes[codes == MISSING] = home
+            found.append((bins, codes, home))
+        rng = np.random.default_rng(seed_for(party.secret, "order"))
+        hide = settings.hide_order
+        order = rng.permutation(len(found)) if hide else np.arange(len(found))
+        self.fine: list[Bins] = [found[j][0] for j in order]
+        self.home = [found[j][2] for j in order]
+        self._codes = np.empty((len(rows), len(found)), dtype=np.int64)
+        for j, source in enumerate(order):
+            self._codes[:, j] = found[source][1]
+        self._records = torch.from_numpy(self._codes)
+        party.boundary.protect(self._records)
+        # For each column the bins in the order of its cells, missing values last.
+        self._bins: list[Integers] = []
+        for j, bins in enumerate(self.fine):
+            known = np.arange(1, bins.width + 1)
+            if hide:
+                ordered = isinstance(bins, NumericBins)
+                known = known[:: rng.choice([1, -1])] if ordered else rng.permutation(known)
+            gaps = (self._codes[:, j] == MISSING).any()
+            self._bins.append(np.append(known, MISSING) if gaps else known)
+        self.cells = Cells(
+            np.array([bins.width for bins in self.fine], dtype=np.int64),
+            np.array([isinstance(bins, NumericBins) for bins in self.fine], dtype=np.bool_),
+            np.array([MISSING in bins for bins in self._bins], dtype=np.bool_),
+        )
+        self.columns: list[CardColumn] = []
+        self._final = np.empty((len(rows), 0), dtype=np.int64)  # bins of the columns left
+
+    def index(self) -> Integers:
+        """The cell of each person and column, (n, columns)."""
+        out = np.empty_like(self._codes)
+        first = 0
+        for j, bins in enumerate(self._bins):
+            cell = np.full(self.fine[j].width + 1, -1, dtype=np.int64)
+            cell[bins] = first + np.arange(len(bins))
+            out[:, j] = cell[self._codes[:, j]]
+            first += len(bins)
+        return out
+
+    def merge(self, columns: Integers, into: Integers, counts: Floats) -> None:
+        """Take the final bins of some columns.
+
+        Args:
+            columns: Their numbers, rising.
+            into: For each of their cells the number of its final bin, from 1; 0 for missing values.
+            counts: Goods and bads of their final bins, for each column missing values first.
+
+        Raises:
+            Refused: bins would be merged that cannot be, or are not of this party's people.
+        """
+        if len(columns) and not (
+            columns.min() >= 0
+            and columns.max() < len(self.fine)
+            and (np.diff(columns) > 0).all()
+            and len(into) == int(self.cells.sizes[columns].sum())
+        ):
+            raise self._refused("bins of columns that it does not have")
+        taken: list[CardColumn] = []
+        placed = [np.empty((0, len(self.rows)), dtype=np.int64)]
+        for j in columns.tolist():
+            bins, fine = self._bins[j], self.fine[j]
+            mine, into = np.split(into, [len(bins)])
+            known = bins != MISSING
+            told = np.empty(fine.width, dtype=np.int64)
+            told[bins[known] - 1] = mine[known]
+            last = int(told.max())
+            numbers, first = np.unique(told, return_index=True)
+            gapless = np.array_equal(numbers, np.arange(1, last + 1))
+            if mine[~known].any() or not gapless or len(counts) < last + 1:
+                raise self._refused("bins that cannot be merged so")
+            held, counts = np.split(counts, [last + 1])
+            order = np.argsort(first)  # this party's own, whatever order it told
+            number = np.argsort(order)[told - 1] + 1
+            held = held[np.append(MISSING, order + 1)]
+            final = merged(fine, number)
+            codes = np.append(MISSING, number)[self._codes[:, j]]
+            people = np.bincount(codes, minlength=last + 1)
+            if (held < 0).any() or (held != np.rint(held)).any() or (held.sum(1) != people).any():
+                raise self._refused(f"goods and bads of other people than column {j + 1} has")
+            placed.append(codes[None])
+            home = self.home[j]
+            taken.append(
+                CardColumn(
+                    number=j,
+                    goods=tuple(held[:, 0].astype(int).tolist()),
+                    bads=tuple(held[:, 1].astype(int).tolist()),
+                    bins=final,
+                    missing=MISSING if home == MISSING else int(number[home - 1]),
+                    reason=f"{self.party.name}-{j + 1}",
+                )
+            )
+        self.columns, self._final = taken, np.concatenate(placed).T
+        for j, fine in enumerate(self.fine):
+            if j not in columns:
+                self.left_out[fine.name] = f"an IV below {self.settings.min_iv:g}"
+
+    def woe(self) -> Floats:
+        """WOE columns that are left, (n, columns left)."""
+        return looked_up([column.woe for column in self.columns], self._final)
+
+    def whole(self, largest: int) -> Integers:
+        """The same less their means, as whole numbers up to ``largest``."""
+        tables = [column.whole(largest).astype(np.float64) for column in self.columns]
+        return looked_up(tables, self._final).astype(np.int64)
+
+    def select(self, verdicts: Integers, figures: Floats) -> None:
+        """Drop columns.
+
+        Args:
+            verdicts: (columns left, 2): why each is dropped, or ``KEPT``; and which column of this
+                party it is too like, -1 for another party's.
+            figures: The correlation or variance inflation factor, (columns left,).
+
+        Raises:
+            Refused: they are not about these columns.
+        """
+        if verdicts.shape != (len(self.columns), 2) or figures.shape != (len(self.columns),):
+            raise self._refused("verdicts on another number of columns than are left")
+        names = {column.number: column.name for column in self.columns}
+        dropped: dict[str, str] = {}
+        for column, (why, rival), figure in zip(
+            self.columns, verdicts.tolist(), figures.tolist(), strict=True
+        ):
+            if why == KEPT:
+                continue
+            if why == CORRELATED:
+                whom = f"'{names[rival]}'" if rival in names else "a column of another party"
+                dropped[column.name] = (
+                    f"a correlation of {figure:.2f} with {whom}, whose IV is greater"
+                )
+            elif why == INFLATED:
+                dropped[column.name] = (
+                    f"a variance inflation factor of {figure:.1f}, above {self.settings.max_vif:g}"
+                )
+            else:
+                raise self._refused("an unknown verdict")
+        self.left_out |= dropped
+        kept = np.flatnonzero(verdicts[:, 0] == KEPT)
+        self.columns = [self.columns[j] for j in kept]
+        self._final = self._final[:, kept]
+
+    def as_party(self) -> Party:
+        """The party as the regression sees it: its columns are the WOE columns that are left."""
+        seen = copy.copy(self.party)
+        names = [column.name for column in self.columns]
+        woe = np.zeros((len(self.party), len(names)))
+        woe[self.rows] = self.woe()
+        labels = self.party.frame.select(self.party.labels_columns).get_columns()
+        weights = [pl.Series(name, woe[:, j]) for j, name in enumerate(names)]
+        seen.frame = pl.DataFrame([*labels, *weights])
+        seen.columns, seen.categories = names, ()
+        return seen
+
+    @property
+    def card(self) -> Card:
+        """What is kept of it all."""
+        return Card(
+            party=self.party.name, columns=tuple(self.columns), left_out=dict(self.left_out)
+        )
+
+    def _refused(self, what: str) -> Refused:
+        return Refused(f"party '{self.party.name}' was sent {what}")
+
+
+# -- the passive party ---------------------------------------------------------------------------
+
+
+class ScorecardSide(PassiveSide):
+    """What a passive party answers. It keeps its card; nobody else sees it.
+
+    Attributes:
+        card: Its part of the scorecard.
+        draft: Its columns, while the scorecard is made.
+        key: The public key that comes with what is to be computed on.
+        secret: A key of its own.
+        asked: Scalar products answered so far.
+        coefficients: What the regression gave its WOE columns.
+        errors: Their standard errors, if they were asked for.
+    """
+
+    card: Card
+    draft: Draft
+    key: PublicKey | None = None
+    secret: PrivateKey | None = None
+    asked: int
+    coefficients: Floats
+    errors: Floats | None
+
+    @operation
+    def begin(self, rows: RowSelection, settings: Control) -> SplitChoice:
+        """Cut fine bins. Answers (columns, 3): bins, whether they have an order, and whether
+        there are missing values."""
+        agreed = CardSettings.model_validate(settings)
+        self.draft = Draft(self.party, self._mine(rows), agreed)
+        self.key, self.secret, self.asked = None, None, 0
+        cells = self.draft.cells
+        table = np.stack([cells.widths, cells.ordered, cells.missing], axis=1)
+        return torch.from_numpy(table.astype(np.int32).reshape(-1, 3))
+
+    @operation
+    def take_key(self, key: Ciphertext) -> None:
+        """Take the public key that what follows is encrypted under."""
+        self.key = read_public_key(key)
+
+    @operation
+    def count(self, outcomes: Ciphertext) -> Ciphertext:
+        """Encrypted goods and bads of each cell, re-randomised."""
+        key = self._key()
+        rows = key.read(outcomes)
+        if not isinstance(rows, EncryptedRows) or len(rows) != len(self.draft.rows):
+            raise Refused("the encrypted outcomes of everybody in training were due")
+        sums = key.sum_by_index(
+            rows,
+            self.draft.index(),
+            self.draft.cells.total,
+            smallest=self.draft.settings.fewest,
+        )
+        return sums.to_tensor()
+
+    @operation
+    def merge(self, columns: SplitChoice, into: SplitChoice, counts: Histogram) -> None:
+        """Take the final bins of the columns that are left, see :meth:`Draft.merge`."""
+        if counts.dim() != 2 or counts.shape[1] != 2:
+            raise Refused("goods and bads were due")
+        numbers = columns.numpy().astype(np.int64).reshape(-1)
+        self.draft.merge(
+            numbers, into.numpy().astype(np.int64).reshape(-1), counts.double().numpy()
+        )
+
+    @operation
+    def own_products(self, scale: Control) -> Histogram:
+        """Scalar products among this party's WOE columns as whole numbers; (columns, columns)."""
+        columns = self.draft.whole(_largest(scale)).astype(np.float64)
+        return torch.from_numpy(columns.T @ columns)
+
+    @operation
+    def products(self, scale: Control, column: Ciphertext) -> Ciphertext:
+        """Scalar products of this party's WOE columns with an encrypted column.
+
+        Raises:
+            PolicyError: of so many columns and so few people, products would tell rows.
+        """
+        key = self._key()
+        self.asked += 1
+        if PEOPLE_A_PRODUCT * self.asked > len(self.draft.rows):
+            raise PolicyError(
+                f"party '{self.party.name}' answers no more than one scalar product for every "
+                f"{PEOPLE_A_PRODUCT} of the {len(self.draft.rows):,} people in training, since "
+                "more would tell too much of its columns; set `max_correlation` and `max_vif` to "
+                "null"
+            )
+        vector = key.read(column)
+        if not isinstance(vector, Vector) or len(vector) != len(self.draft.rows):
+            raise Refused("an encrypted column of everybody in training was due")
+        return key.scalar_product(vector, self.draft.whole(_largest(scale))).to_tensor()
+
+    @operation
+    def new_key(self, scale: Control) -> Ciphertext:
+        """Make a key of this party's own, so that another partner can compute on its columns."""
+        scheme = next((s for s in SCHEMES if s == scale.get("scheme")), None)
+        if scheme is None:
+            raise Refused("a key of an unknown scheme was asked for")
+        groups = whole_number(scale, "groups", 2**20, least=1)
+        self.secret = generate(scheme, _workload(len(self.draft.rows), groups, _largest(scale)))
+        return self.secret.public.to_tensor()
+
+    @operation
+    def seal(self, scale: Control) -> Ciphertext:
+        """One of this party's WOE columns under its own key; the active party cannot read it."""
+        number = whole_number(scale, "column", len(self.draft.columns))
+        return self._secret().encrypt(self.draft.whole(_largest(scale))[:, number]).to_tensor()
+
+    @operation
+    def unseal(self, products: Ciphertext) -> Histogram:
+        """Scalar products that another partner computed, (columns of that partner,)."""
+        key = self._secret()
+        sums = key.public.read(products)
+        if not isinstance(sums, Sums):
+            raise Refused("scalar products were due")
+        return torch.from_numpy(key.decrypt(sums)[:, 0].astype(np.float64))
+
+    @operation
+    def select(self, verdicts: SplitChoice, figures: Histogram) -> None:
+        """Learn which columns are dropped and why, see :meth:`Draft.select`."""
+        self.draft.select(verdicts.numpy().astype(np.int64), figures.double().numpy())
+        self.card = self.draft.card
+        self.coefficients, self.errors = np.zeros(len(self.card.columns)), None
+
+    @operation
+    def scale(self, scale: Control) -> None:
+        """Turn the regression's coefficients into points: the score rises by ``factor`` for each
+        unit of the log-odds of being good. ``bad`` is the class that the regression did not call 0.
+        """
+        factor = real_number(scale, "factor", MOST_FACTOR)
+        sign = 1 if whole_number(scale, "bad", 2) else -1
+        self.card = self.card.scaled(sign * self.coefficients, self.errors, factor)
+        self.forget_people()
+
+    @operation
+    def points(self, rows: RowSelection) -> PartialScore:
+        """Each person's points, added up over this party's columns; (n,)."""
+        found = self.card.points(self.party.frame, self._mine(rows))
+        return torch.from_numpy(found.sum(axis=1))
+
+    @operation
+    def shortfalls(self, rows: RowSelection, most: Control) -> PartialScore:
+        """Where people lack the most points, see :meth:`Card.shortfalls`; only columns that this
+        party gives a reason for count."""
+        count = whole_number(most, "reasons", 17, least=1)
+        return torch.from_numpy(self.card.shortfalls(self.party.frame, self._mine(rows), count))
+
+    @operation
+    def reasons(self, start: Control) -> Control:
+        """What this party calls its columns where they cost points: texts by number, 32 at most."""
+        first = whole_number(start, "first", max(1, len(self.card.columns)))
+        some = self.card.columns[first : first + CODES]
+        return {str(c.number): c.reason for c in some if c.reason is not None}
+
+    @operation
+    def save(self, model: Control) -> None:
+        """Keep this party's card as JSON in its own folder."""
+        _write(self.party, model["name"], {"card": self.card.model_dump(mode="json")})
+
+    @operation
+    def load(self, model: Control) -> Control:
+        """Take this party's card; answers how many columns it has."""
+        self.card = Card.model_validate(_read(self.party, model["name"])["card"])
+        return {"columns": len(self.card.columns)}
+
+    # -- its own affairs -------------------------------------------------------------------------
+
+    def forget_people(self) -> None:
+        """The card stays; what was computed from the former table goes."""
+        self.__dict__.pop("draft", None)
+
+    def _key(self) -> PublicKey:
+        if self.key is None:
+            raise Refused(f"party '{self.party.name}' was sent ciphertexts before their key")
+        return self.key
+
+    def _secret(self) -> PrivateKey:
+        if self.secret is None:
+            raise Refused(f"party '{self.party.name}' has made no key")
+        return self.secret
+
+    def _mine(self, rows: Tensor) -> Integers:
+        shared = self.party.shared_with(self.partner)
+        wanted = rows.numpy().astype(np.int64)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(shared)):
+            raise Refused(
+                f"party '{self.party.name}' was asked for a row outside of the {len(shared):,} "
+                f"people it shares with '{self.partner}'"
+            )
+        return np.asarray(shared[wanted])
+
+
+class WoeColumns(Columns):
+    """Columns that a linear model takes as they are: weights of evidence."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        object.__setattr__(self, "_names", list(names))  # such objects are frozen otherwise
+
+    @classmethod
+    def fit(
+        cls,
+        frame: pl.DataFrame,
+        columns: Sequence[str],
+        rows: Integers,
+        *,
+        party: str,
+        file: str | None = None,
+        categories: Sequence[str] = (),
+    ) -> Self:
+        """There is nothing to learn."""
+        return cls(columns)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names."""
+        names: list[str] = self.__dict__["_names"]
+        return names
+
+    def matrix(self, frame: pl.DataFrame, rows: Integers) -> Floats:
+        """The columns of some rows, (n, d)."""
+        return frame.select(self.names)[rows].to_numpy(writable=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"names": self.names}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """What :meth:`to_json` gave."""
+        return cls([str(name) for name in data["names"]])
+
+
+class WoeSide(LinearSide):
+    """A passive party's share of the regression, over the WOE columns of the scorecard that its
+    party makes with the same partner."""
+
+    kind = WoeColumns
+    scorecard: ScorecardSide
+
+    @operation
+    def begin(self, rows: RowSelection, settings: Control) -> None:
+        """Take the WOE columns; all weights are 0."""
+        made = [
+            side
+            for side in self.party.sides.values()
+            if isinstance(side, ScorecardSide) and side.partner == self.partner
+        ]
+        if not made:
+            raise Refused(f"party '{self.party.name}' has no scorecard to fit")
+        self.scorecard = made[-1]
+        self.party = self.scorecard.draft.as_party()
+        super().begin(rows, settings)
+
+    @operation
+    def finish(self) -> None:
+        """The weights are the coefficients of the scorecard."""
+        super().finish()
+        errors = self.errors
+        self.scorecard.coefficients = self.weights[:, 0]
+        self.scorecard.errors = None if errors is None else errors[:, 0]
+
+
+class WoeRegression(LogisticRegression):
+    """Logistic regression on the parties' WOE columns."""
+
+    side = WoeSide
+
+
+def _largest(scale: Mapping[str, Any]) -> int:
+    return whole_number(dict(scale), "largest", 2**15, least=1)
+
+
+def _workload(rows: int, groups: int, largest: int) -> Workload:
+    return Workload(rows=rows, largest=largest, width=1, groups=groups, factor=largest)
+
+
+# -- the active party ----------------------------------------------------------------------------
+
+
+@dataclass
+class _Candidate:
+    """A column of some party, as the active party knows it while columns are chosen.
+
+    Attributes:
+        party: Whose.
+        column: Its number, and the goods and bads of its final bins.
+        into: The final bin of each of its cells.
+    """
+
+    party: str
+    column: Counted
+    into: Integers
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Why a column was dropped.
+
+    Attributes:
+        why: ``LOW_IV``, ``CORRELATED`` or ``INFLATED``.
+        iv: Its IV.
+        figure: That, its correlation, or its variance inflation factor.
+        rival: The party and number of the column that it is too like.
+    """
+
+    why: int
+    iv: float
+    figure: float
+    rival: tuple[str, int] | None = None
+
+
+def _final_bins(
+    name: str,
+    cells: Cells,
+    counts: Floats,
+    *,
+    cuts: Cuts,
+    most: int,
+    fewest: float,
+    monotone: bool,
+) -> list[_Candidate]:
+    """The final bins of all of a party's columns."""
+    out = []
+    totals = counts[: cells.sizes[0]].sum(axis=0) if len(cells.widths) else np.zeros(2)
+    for j, part in enumerate(cells.parts(counts)):
+        known = part[: cells.widths[j]]
+        ordered = bool(cells.ordered[j])
+        into = np.arange(1, len(known) + 1)
+        if cuts == "optimal" or (monotone and ordered):
+            into = best_merge(
+                known,
+                totals,
+                most=most if cuts == "optimal" else len(known),
+                fewest=fewest if cuts == "optimal" else 1,
+                ordered=ordered,
+                monotone=monotone,
+            )
+        final = np.zeros((int(into.max()) + 1, 2))
+        np.add.at(final, into, known)
+        final[MISSING] = part[cells.widths[j] :].sum(axis=0)
+        column = Counted(
+            number=j,
+            goods=tuple(final[:, 0].astype(int).tolist()),
+            bads=tuple(final[:, 1].astype(int).tolist()),
+        )
+        gap = [MISSING] if cells.missing[j] else []
+        out.append(_Candidate(name, column, np.append(into, gap).astype(np.int64)))
+    return out
+
+
+class Scorecard(Method):
+    """A credit scorecard: bins of all parties' columns, their weights of evidence, points.
+
+    After :meth:`fit`: ``card_`` (the active party's part), ``partners_`` (each partner's columns by
+    number, with goods and bads of their bins), ``dropped_`` (why each partner's other columns are
+    not in it), ``base_points_`` and ``intercept_``.
+
+    Args:
+        binning: ``optimal``: the bins with the greatest IV under the conditions below. ``quantile``
+            and ``equal_width``: as the name says, outcomes are not looked at.
+        max_bins: Most bins of a column, that of missing values apart.
+        fine_bins: Bins that ``optimal`` starts from.
+        min_bin_share: Smallest share of people in a bin of ``optimal``; rarer categories share one
+            bin in every binning.
+        monotone: Whether the bad rate of a column of numbers must rise or fall over its bins;
+            neighbours are merged until it does.
+        min_iv: Columns of less IV are dropped.
+        max_correlation: Of two columns whose WOE correlate more (in absolute value) that of less IV
+            is dropped, whoever holds them; ``None``: none is.
+        max_vif: The column of the greatest variance inflation factor is dropped until no one's is
+            greater; ``None``: none is.
+        pdo: Points that double the odds of being good.
+        base_points: Points at the odds ``base_odds``.
+        base_odds: Goods for each bad at ``base_points``.
+        bad: The class that counts as bad, as in the label column; by default 1 of 0 and 1.
+        l2: Penalty of the regression, ``l2``/2 ‖β‖² beside the mean loss; for outcomes that columns
+            tell (almost) without error.
+        max_iter: Most steps of the regression.
+        protocol, sigmoid, sigmoid_range, inference: Of the regression, see
+            :class:`~interlace.methods.vertical.linear.LogisticRegression`.
+        encryption: Of outcomes and columns; ``auto`` is the fastest over a link of 100 Mbit/s.
+        min_bin_rows: Fewest people that a count may be of which leaves a partner.
+        hide_order: Have partners shuffle their columns, and bins' direction, before they count.
+    """
+
+    def __init__(
+        self,
+        *,
+        binning: Cuts = "optimal",
+        max_bins: int = 6,
+        fine_bins: int = 20,
+        min_bin_share: float = 0.05,
+        monotone: bool = True,
+        min_iv: float = 0.02,
+        max_correlation: float | None = 0.75,
+        max_vif: float | None = 5.0,
+        pdo: float = 20.0,
+        base_points: float = 600.0,
+        base_odds: float = 50.0,
+        bad: bool | int | str | None = None,
+        l2: AtLeastZero = 0.0,
+        max_iter: Count = 200,
+        protocol: Protocol = "active_key",
+        sigmoid: Sigmoid = "exact",
+        sigmoid_range: AboveZero = 8.0,
+        inference: bool = False,
+        encryption: Encryption = "auto",
+        min_bin_rows: int = 5,
+        hide_order: bool = False,
+    ) -> None:
+        self.binning = binning
+        self.max_bins = max_bins
+        self.fine_bins = fine_bins
+        self.min_bin_share = min_bin_share
+        self.monotone = monotone
+        self.min_iv = min_iv
+        self.max_correlation = max_correlation
+        self.max_vif = max_vif
+        self.pdo = pdo
+        self.base_points = base_points
+        self.base_odds = base_odds
+        self.bad = bad
+        self.l2 = l2
+        self.max_iter = max_iter
+        self.protocol = protocol
+        self.sigmoid = sigmoid
+        self.sigmoid_range = sigmoid_range
+        self.inference = inference
+        self.encryption = encryption
+        self.min_bin_rows = min_bin_rows
+        self.hide_order = hide_order
+
+    # It is compared with itself on fewer and on all columns.
+    alike: ClassVar[bool] = True
+
+    # -- learning --------------------------------------------------------------------------------
+
+    @property
+    def epochs(self) -> int:
+        """Most epochs: steps of the regression."""
+        return self.max_iter
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Make a scorecard from the shared, labelled people of a view; an epoch is one step of the
+        regression. Binning is done anew where a training goes on: it takes one pass.
+
+        Raises:
+            JobError: a setting is out of range.
+            DataError: the label has not two classes, or no column is left.
+            Refused: a partner's answer cannot be honest.
+        """
+        self._check()
+        fed = federation.shared().labelled()
+        if fed.label_plan.task != "binary":
+            raise DataError(
+                f"a scorecard tells two classes apart, and this label is {fed.label_plan.task}",
+                party=fed.active.name,
+                column=fed.label_plan.column,
+                way_out="Set the party's `task: binary`, or choose another method.",
+            )
+        self.label_plan_ = fed.label_plan
+        self.bad_ = self._bad_class(fed)
+        outcome = (fed.y.numpy() == self.bad_).astype(np.int64)
+        totals = np.array([len(outcome) - outcome.sum(), outcome.sum()], dtype=np.float64)
+        if not totals.all():
+            raise AlignmentError(
+                f"of {len(outcome):,} people that all parties hold and whose label is known "
+                f"{int(totals[0]):,} are good and {int(totals[1]):,} bad; some of both are needed"
+            )
+        self.active_, self.peers_ = fed.active, fed.open("scorecard", ScorecardSide)
+        self.session_ = next((peer.session for peer in self.peers_.values()), None)
+        settings = self._settings(len(outcome))
+        draft, cells = self._begin(fed, settings)
+        candidates = self._bin(fed, draft, cells, outcome, totals)
+        self._select(draft, candidates, len(outcome))
+        self._regress(fed, draft, checkpoint, on_epoch)
+        return self
+
+    def _check(self) -> None:
+        for name, least, most in (
+            ("max_bins", 2, MOST_BINS),
+            ("fine_bins", 2, MOST_BINS),
+            ("min_bin_rows", 1, math.inf),
+            ("min_bin_share", 0, 0.5),
+            ("min_iv", 0, math.inf),
+        ):
+            if not least <= getattr(self, name) <= most:
+                raise JobError(f"`{name}` must be at least {least} and at most {most}")
+        for name in ("pdo", "base_odds"):
+            if not getattr(self, name) > 0:
+                raise JobError(f"`{name}` must be above 0")
+        if self.max_correlation is not None and not 0 < self.max_correlation <= 1:
+            raise JobError("`max_correlation` lies above 0 and is at most 1")
+        if self.max_vif is not None and not self.max_vif >= 1:
+            raise JobError("`max_vif` is at least 1")
+        if self.encryption not in ("auto", *SCHEMES):
+            raise JobError(
+                f"`encryption` is one of: auto, {', '.join(SCHEMES)}; outcomes are labels, which "
+                "never leave a party in clear"
+            )
+        if self.binning not in ("optimal", "quantile", "equal_width"):
+            raise JobError("`binning` is one of: optimal, quantile, equal_width")
+
+    def _bad_class(self, fed: Federation) -> int:
+        """The number of the class that is bad."""
+        classes = fed.label_plan.classes
+        if self.bad is None:
+            if classes in ((0, 1), (False, True)):
+                return 1
+            raise JobError(
+                "say which of the label's classes is bad, by `bad`: "
+                + " or ".join(map(repr, classes))
+            )
+        if self.bad not in classes:
+            raise JobError(f"`bad` is none of the label's classes: {', '.join(map(repr, classes))}")
+        return classes.index(self.bad)
+
+    def _settings(self, people: int) -> CardSettings:
+        fine = self.fine_bins if self.binning == "optimal" else self.max_bins
+        return CardSettings(
+            cuts=self.binning,
+            fine=fine,
+            fewest=self.min_bin_rows,
+            rare=max(1, math.ceil(self.min_bin_share * people)),
+            hide_order=self.hide_order,
+            min_iv=self.min_iv,
+            max_correlation=self.max_correlation,
+            max_vif=self.max_vif,
+        )
+
+    def _begin(self, fed: Federation, settings: CardSettings) -> tuple[Draft, dict[str, Cells]]:
+        """Have every party cut its columns; what each says of them."""
+        draft = Draft(fed.active, fed.rows, settings)
+        cells = {fed.active.name: draft.cells}
+        for name, peer in self.peers_.items():
+            table = peer.ask(
+                ScorecardSide.begin,
+                fed.positions(name, fed.rows).to(torch.int32),
+                settings.model_dump(mode="json"),
+            )
+            if table.dim() != 2 or table.shape[1] != 3:
+                raise self._wrong(name, "a description of its columns that cannot be read")
+            widths, ordered, missing = table.numpy().astype(np.int64).T
+            if widths.size and (
+                widths.min() < 1
+                or (widths > settings.fine + 1).any()
+                or not np.isin([ordered, missing], (0, 1)).all()
+            ):
+                raise self._wrong(name, "columns with other bins than were agreed on")
+            cells[name] = Cells(widths, ordered == 1, missing == 1)
+        if not any(len(found.widths) for found in cells.values()):
+            raise DataError(
+                "no party has a column that tells the people in training apart",
+                party=fed.active.name,
+                way_out="Give the parties other columns.",
+            )
+        return draft, cells
+
+    def _bin(
+        self,
+        fed: Federation,
+        draft: Draft,
+        cells: Mapping[str, Cells],
+        outcome: Integers,
+        totals: Floats,
+    ) -> list[_Candidate]:
+        """Count, merge, tell the parties their final bins, and drop columns of low IV."""
+        counts = {fed.active.name: np.zeros((draft.cells.total, 2))}
+        sides = np.stack([1 - outcome, outcome], axis=1)
+        for column in draft.index().T:
+            np.add.at(counts[fed.active.name], column, sides)
+        asked = {name: found for name, found in cells.items() if name in self.peers_}
+        asked = {name: found for name, found in asked.items() if found.total}
+        if asked:
+            key = generate(*self._counting(len(outcome), list(asked.values())))
+            sealed, public = key.encrypt_rows(sides).to_tensor(), key.public.to_tensor()
+            for name in asked:
+                self.peers_[name].ask(ScorecardSide.take_key, public)
+                answer = self.peers_[name].ask(ScorecardSide.count, sealed)
+                counts[name] = self._counted(name, key, answer, asked[name], totals)
+        self.dropped_: dict[str, dict[int, Dropped]] = {name: {} for name in cells}
+        left: list[_Candidate] = []
+        for name, found in cells.items():
+            if not found.total:
+                continue
+            mine = []
+            for candidate in _final_bins(
+                name,
+                found,
+                counts[name],
+                cuts=self.binning,
+                most=self.max_bins,
+                fewest=self.min_bin_share * len(outcome),
+                monotone=self.monotone,
+            ):
+                iv = candidate.column.iv
+                if iv < self.min_iv or iv == 0:
+                    self.dropped_[name][candidate.column.number] = Dropped(LOW_IV, iv, iv)
+                else:
+                    mine.append(candidate)
+            self._tell(draft, name, mine)
+            left += mine
+        return left
+
+    def _tell(self, draft: Draft, name: str, mine: Sequence[_Candidate]) -> None:
+        """Tell a party its final bins."""
+        numbers = np.array([c.column.number for c in mine], dtype=np.int64)
+        into = np.concatenate([np.zeros(0, dtype=np.int64), *(c.into for c in mine)])
+        final = np.concatenate([np.zeros((0, 2)), *(c.column.counts for c in mine)])
+        if name in self.peers_:
+            self.peers_[name].ask(
+                ScorecardSide.merge,
+                torch.from_numpy(numbers.astype(np.int32)),
+                torch.from_numpy(into.astype(np.int32)),
+                torch.from_numpy(final),
+            )
+        else:
+            draft.merge(numbers, into, final)
+
+    def _counting(self, people: int, cells: Sequence[Cells]) -> tuple[Scheme, Workload]:
+        """The scheme to count with, and what its key is for."""
+        workload = Workload(
+            rows=people, largest=1, width=2, groups=max(found.total for found in cells)
+        )
+        if self.encryption != "auto":
+            return self.encryption, workload
+        columns = max(len(found.widths) for found in cells)
+        return choose(workload, columns=columns, link=LINK, cores=cores())[0].scheme, workload
+
+    def _counted(
+        self, name: str, key: PrivateKey, answer: Tensor, cells: Cells, totals: Floats
+    ) -> Floats:
+        """A partner's decrypted counts (cells, 2), checked.
+
+        Raises:
+            Refused: they cannot be of the people in training.
+        """
+        sums = key.public.read(answer)
+        if not isinstance(sums, Sums) or (sums.groups, sums.width) != (cells.total, 2):
+            raise self._wrong(name, "another number of counts than was asked for")
+        found = key.decrypt(sums, limit=int(totals.max())).astype(np.float64)
+        if (found < 0).any() or (found.sum(axis=1) < self.min_bin_rows).any():
+            raise self._wrong(name, "counts that its bins cannot have")
+        off = [part for part in cells.parts(found) if (part.sum(axis=0) != totals).any()]
+        if off:
+            raise self._wrong(
+                name, f"counts of {len(off)} columns that do not add up to the goods and bads"
+            )
+        return found
+
+    # -- choosing columns ------------------------------------------------------------------------
+
+    def _select(self, draft: Draft, candidates: list[_Candidate], people: int) -> None:
+        """Drop columns that say what others do, and tell each party which and why."""
+        if not candidates:
+            raise DataError(
+                f"no column of any party has an IV of {self.min_iv:g} or more",
+                party=self.active_.name,
+                way_out="Lower `min_iv`, or give the parties other columns.",
+            )
+        kept = sorted(range(len(candidates)), key=lambda i: -candidates[i].column.iv)
+        if (self.max_correlation is not None or self.max_vif is not None) and len(kept) > 1:
+            between = self._correlations(draft, candidates, people)
+            if self.max_correlation is not None:
+                kept = self._unlike(candidates, kept, between, self.max_correlation)
+            if self.max_vif is not None:
+                kept = self._uninflated(candidates, kept, between, self.max_vif)
+        self.partners_: dict[str, tuple[Counted, ...]] = {}
+        left = [c for i, c in enumerate(candidates) if i in kept]
+        for name in (self.active_.name, *self.peers_):
+            mine = [c.column for c in candidates if c.party == name]
+            verdicts = np.zeros((len(mine), 2), dtype=np.int64)
+            figures = np.zeros(len(mine))
+            for line, column in enumerate(mine):
+                dropped = self.dropped_[name].get(column.number)
+                if dropped is not None:
+                    rival = dropped.rival
+                    near = rival[1] if rival is not None and rival[0] == name else -1
+                    verdicts[line], figures[line] = (dropped.why, near), dropped.figure
+            if name in self.peers_:
+                self.partners_[name] = tuple(c.column for c in left if c.party == name)
+                self.peers_[name].ask(
+                    ScorecardSide.select,
+                    torch.from_numpy(verdicts.astype(np.int32)),
+                    torch.from_numpy(figures),
+                )
+            else:
+                draft.select(verdicts, figures)
+
+    def _unlike(
+        self,
+        candidates: Sequence[_Candidate],
+        kept: Sequence[int],
+        between: Floats,
+        most: float,
+    ) -> list[int]:
+        """Those that correlate with none of greater IV that is kept."""
+        out: list[int] = []
+        for i in kept:
+            rivals = [j for j in out if abs(between[i, j]) > most]
+            if rivals:
+                rival, column = candidates[rivals[0]], candidates[i].column
+                self.dropped_[candidates[i].party][column.number] = Dropped(
+                    CORRELATED,
+                    column.iv,
+                    float(between[i, rivals[0]]),
+                    (rival.party, rival.column.number),
+                )
+            else:
+                out.append(i)
+        return out
+
+    def _uninflated(
+        self,
+        candidates: Sequence[_Candidate],
+        kept: Sequence[int],
+        between: Floats,
+        most: float,
+    ) -> list[int]:
+        """Those that are left when the greatest variance inflation factor is no greater than it
+        may be: 1 / (1 - R²) of a column on all others, the diagonal of the inverse correlation."""
+        out = list(kept)
+        while len(out) > 1:
+            some = between[np.ix_(out, out)] + 1e-9 * np.eye(len(out))  # columns may be the same
+            factors = np.abs(np.diag(np.linalg.inv(some)))
+            worst = int(factors.argmax())
+            if factors[worst] <= most:
+                break
+            dropped = candidates[out.pop(worst)]
+            self.dropped_[dropped.party][dropped.column.number] = Dropped(
+                INFLATED, dropped.column.iv, float(factors[worst])
+            )
+        return out
+
+    def _correlations(self, draft: Draft, candidates: Sequence[_Candidate], people: int) -> Floats:
+        """Correlations of all WOE columns that are left, whoever holds them; (columns, columns)."""
+        me = self.active_.name
+        of = {
+            name: np.array([i for i, c in enumerate(candidates) if c.party == name])
+            for name in (me, *self.peers_)
+        }
+        of = {name: places for name, places in of.items() if len(places)}
+        widest = max(len(places) for places in of.values())
+        scheme, largest = self._correlating(people, widest)
+        scale = {"largest": largest}
+        out = np.zeros((len(candidates), len(candidates)))
+        holders = list(of)
+        for name, places in of.items():
+            block = np.ix_(places, places)
+            if name == me:
+                columns = draft.whole(largest)
+                out[block] = columns.T @ columns
+            else:
+                out[block] = self._among(name, scale, len(places))
+        if me in of and len(of) > 1:
+            key = generate(scheme, _workload(people, widest, largest))
+            public = key.public.to_tensor()
+            for name in holders[1:]:
+                self.peers_[name].ask(ScorecardSide.take_key, public)
+            for place, column in zip(of[me], columns.T, strict=True):
+                sealed = key.encrypt(column).to_tensor()
+                for name in holders[1:]:
+                    answer = self.peers_[name].ask(ScorecardSide.products, scale, sealed)
+                    sums = key.public.read(answer)
+                    if not isinstance(sums, Sums) or sums.groups != len(of[name]):
+                        raise self._wrong(name, "another number of scalar products than due")
+                    out[place, of[name]] = out[of[name], place] = key.decrypt(sums)[:, 0]
+        partners = [name for name in holders if name != me]
+        for first, name in enumerate(partners[:-1]):
+            peer, others = self.peers_[name], partners[first + 1 :]
+            public = peer.ask(ScorecardSide.new_key, {**scale, "scheme": scheme, "groups": widest})
+            for other in others:
+                self.peers_[other].ask(ScorecardSide.take_key, public)
+            for number, place in enumerate(of[name]):
+                sealed = peer.ask(ScorecardSide.seal, {**scale, "column": number})
+                for other in others:
+                    answer = self.peers_[other].ask(ScorecardSide.products, scale, sealed)
+                    found = peer.ask(ScorecardSide.unseal, answer).double().numpy()
+                    if found.shape != (len(of[other]),):
+                        raise self._wrong(other, "another number of scalar products than due")
+                    out[place, of[other]] = out[of[other], place] = found
+        # The active party knows all bins, and so what each column's product with itself must be.
+        size = np.array(
+            [(c.column.counts.sum(1) * c.column.whole(largest) ** 2).sum() for c in candidates]
+        )
+        between = out / np.sqrt(np.outer(size, size))
+        if (np.diag(out) != size).any() or (np.abs(between) > 1 + 1e-9).any():
+            raise Refused("a partner answered with products that its columns cannot have")
+        return between
+
+    def _among(self, name: str, scale: dict[str, Any], count: int) -> Floats:
+        """Scalar products among a partner's columns."""
+        found = self.peers_[name].ask(ScorecardSide.own_products, scale).double().numpy()
+        if found.shape != (count, count) or (found != found.T).any():
+            raise self._wrong(name, "scalar products that cannot be among its columns")
+        return np.asarray(found)
+
+    def _correlating(self, people: int, groups: int) -> tuple[Scheme, int]:
+        """The scheme to correlate with, and the largest whole number in a column."""
+        schemes: Sequence[Scheme] = ("rlwe-fast", "rlwe-strict")
+        if self.encryption != "auto":
+            schemes = (self.encryption,)
+        for scheme in schemes:
+            bits = next((b for b in range(10, 0, -1) if _fits(scheme, people, groups, b)), 0)
+            if bits >= PRECISE or (bits and scheme == schemes[-1]):
+                return scheme, 2**bits - 1
+        raise JobError(
+            f"columns of {people:,} people are too long for the encryption '{schemes[-1]}'; choose "
+            "another, or leave out `max_correlation` and `max_vif`"
+        )
+
+    # -- scoring ---------------------------------------------------------------------------------
+
+    @property
+    def factor_(self) -> float:
+        """Points for each unit of log-odds."""
+        return self.pdo / math.log(2)
+
+    def outputs(self, federation: Federation) -> NDArray[np.float64]:
+        """Probabilities (n, 2) of the label's classes, as the points have them.
+
+        A score of ``base_points`` means odds of ``base_odds`` goods to one bad.
+        """
+        logit = (self.base_points - self.points(federation)) / self.factor_
+        bad = expit(logit - math.log(self.base_odds))
+        sides = (1 - bad, bad) if self.bad_ else (bad, 1 - bad)
+        return np.stack(sides, axis=1)
+
+    def points(self, federation: Federation) -> NDArray[np.float64]:
+        """Scores of a view's people, (n,): whole points, the more the better.
+
+        Each partner is asked once for every 131,072 people.
+        """
+        people = self._people(federation)
+        own = self.card_.points(federation.active.frame, federation.rows).sum(axis=1)
+        out = np.asarray(self.intercept_points_ + own)
+        for start in range(0, len(out), CHUNK):
+            part = slice(start, start + CHUNK)
+            for name, rows in people.items():
+                answer = self.peers_[name].ask(ScorecardSide.points, rows[part])
+                if answer.shape != (len(rows[part]),):
+                    raise Refused(f"party '{name}' answered with the points of other people")
+                out[part] += answer.double().numpy()
+        return out
+
+    def reasons(self, federation: Federation, most: int = 4) -> pl.DataFrame:
+        """Scores of a view's people, and what cost them the most points.
+
+        A column counts by how many points a person has less than the mean of the people in
+        training. The active party's columns are named; a partner's are called what the partner
+        gives as its ``reason``. Each partner tells how many points its worst columns cost each
+        person, which is more than their total; see the policy's ``partial score``.
+
+        Args:
+            federation: Whose reasons.
+            most: How many for each person, 16 at most; fewer where less costs points.
+
+        Returns:
+            Columns ``points``, ``reason 1``, ``reason 2`` …; ``None`` where there is no further
+            one.
+        """
+        if not 1 <= most <= 16:
+            raise InterlaceError("from 1 to 16 reasons can be asked for")
+        people, points = self._people(federation), self.points(federation)
+        names = {column.number: column.name for column in self.card_.columns}
+        told: list[dict[int, str]] = [names]
+        found = [self.card_.shortfalls(federation.active.frame, federation.rows, most)]
+        for name, rows in people.items():
+            told.append(self._reasons_of(name))
+            parts = [
+                self.peers_[name].ask(ScorecardSide.shortfalls, part, {"reasons": most})
+                for part in torch.split(rows, CHUNK)
+            ]
+            answer = torch.cat(parts).double().numpy()
+            if answer.shape != (len(rows), 2 * most):
+                raise Refused(f"party '{name}' answered with reasons of another form")
+            found.append(answer)
+        lacking = np.concatenate([part[:, most:] for part in found], axis=1)
+        numbers = np.concatenate([part[:, :most] for part in found], axis=1).astype(np.int64)
+        order = np.argsort(-lacking, axis=1, kind="stable")[:, :most]
+        out = pl.DataFrame({"points": points})
+        for place in range(most):
+            texts = [
+                told[at // most].get(int(line[at])) if short[at] > 0 else None
+                for line, short, at in zip(numbers, lacking, order[:, place].tolist(), strict=True)
+            ]
+            out = out.with_columns(pl.Series(f"reason {place + 1}", texts, dtype=pl.String))
+        return out
+
+    def _reasons_of(self, name: str) -> dict[int, str]:
+        """What a partner calls its columns, by number."""
+        out: dict[int, str] = {}
+        for first in range(0, len(self.partners_[name]), CODES):
+            page = self.peers_[name].ask(ScorecardSide.reasons, {"first": first})
+            out |= {
+                int(number): str(text)[:60] for number, text in page.items() if number.isdigit()
+            }
+        return out
+
+    def _people(self, federation: Federation) -> dict[str, Tensor]:
+        """Positions of a view's people at every partner that has columns in the card."""
+        if not hasattr(self, "card_"):
+            raise NotFittedError("this Scorecard has learnt nothing yet; call `fit`")
+        if not len(federation.rows):
+            raise InterlaceError("there is nobody to score in this view of the federation")
+        if self.session_ is not None:
+            self.peers_ = federation.peers(self.session_)
+        return {
+            name: federation.positions(name, federation.rows).to(torch.int32)
+            for name in self.peers_
+            if self.partners_[name]
+        }
+
+    # -- showing ---------------------------------------------------------------------------------
+
+    def table(self) -> pl.DataFrame:
+        """The active party's own card: a line for each bin of its columns.
+
+        Columns ``column``, ``bin``, ``people``, ``goods``, ``bads``, ``bad rate``, ``WOE``, ``IV``
+        and ``points``. Every score starts from ``intercept_points_``.
+        """
+        return self.card_.table()
+
+    def partner_table(self) -> pl.DataFrame:
+        """What the active party knows of partners' columns: IV, and whether and why each was
+        dropped.
+
+        Columns ``party``, ``column`` (its number from 1), ``IV``, ``kept`` and ``why not``.
+        """
+        words = {LOW_IV: "low IV", CORRELATED: "correlation", INFLATED: "variance inflation"}
+        lines: list[dict[str, Any]] = []
+        for name, columns in self.partners_.items():
+            lines += [
+                {"party": name, "column": c.number + 1, "IV": c.iv, "why not": None}
+                for c in columns
+            ]
+            lines += [
+                {
+                    "party": name,
+                    "column": number + 1,
+                    "IV": dropped.iv,
+                    "why not": f"{words[dropped.why]} {dropped.figure:.3g}",
+                }
+                for number, dropped in self.dropped_[name].items()
+            ]
+        schema = {"party": pl.String, "column": pl.Int64, "IV": pl.Float64, "why not": pl.String}
+        return pl.DataFrame(lines, schema=schema).sort("party", "column")
+
+    # -- keeping ---------------------------------------------------------------------------------
+
+    def save(self, name: str) -> None:
+        """Every party keeps its own card as JSON."""
+        for peer in self.peers_.values():
+            peer.ask(ScorecardSide.save, {"name": name})
+        partners = {
+            party: [column.model_dump(mode="json") for column in columns]
+            for party, columns in self.partners_.items()
+        }
+        model = {
+            "card": self.card_.model_dump(mode="json"),
+            "label_plan": self.label_plan_.to_json(),
+            "bad": self.bad_,
+            "intercept": self.intercept_,
+            "intercept_points": self.intercept_points_,
+            "scale": {
+                "pdo": self.pdo,
+                "base_points": self.base_points,
+                "base_odds": self.base_odds,
+            },
+            "partners": partners,
+            "dropped": {
+                party: {str(number): vars(dropped) for number, dropped in columns.items()}
+                for party, columns in self.dropped_.items()
+            },
+            "history": history_to_json(self.history_),
+        }
+        _write(self.active_, name, model)
+
+    def load(self, name: str, federation: Federation) -> Self:
+        """Take the cards that :meth:`save` kept."""
+        model = _read(federation.active, name)
+        self.active_, self.peers_ = federation.active, federation.open("scorecard", ScorecardSide)
+        self.session_ = next((peer.session for peer in self.peers_.values()), None)
+        self.card_ = Card.model_validate(model["card"])
+        self.label_plan_ = LabelPlan.from_json(model["label_plan"])
+        self.bad_, self.intercept_ = int(model["bad"]), float(model["intercept"])
+        self.intercept_points_ = int(model["intercept_points"])
+        self.pdo, self.base_points, self.base_odds = (
+            float(model["scale"][key]) for key in ("pdo", "base_points", "base_odds")
+        )
+        self.partners_ = {
+            party: tuple(Counted.model_validate(column) for column in columns)
+            for party, columns in model["partners"].items()
+        }
+        self.dropped_ = {
+            party: {int(number): Dropped(**dropped) for number, dropped in columns.items()}
+            for party, columns in model["dropped"].items()
+        }
+        self.history_ = history_from_json(model["history"])
+        for partner, peer in self.peers_.items():
+            held = peer.ask(ScorecardSide.load, {"name": name}).get("columns")
+            if held != len(self.partners_.get(partner, ())):
+                raise InterlaceError(
+                    f"party '{partner}' keeps another part of the model '{name}' than the "
+                    f"{len(self.partners_.get(partner, ()))} columns that belong to the active "
+                    "party's part; save the model anew"
+                )
+        return self
+
+    # -- regression ------------------------------------------------------------------------------
+
+    def _regress(
+        self,
+        fed: Federation,
+        draft: Draft,
+        checkpoint: str | None,
+        on_epoch: OnEpoch | None,
+    ) -> None:
+        """Fit the WOE columns that are left, and turn coefficients into points."""
+        seen = copy.copy(fed)
+        seen.active = draft.as_party()
+        seen.passive = tuple(name for name in self.peers_ if self.partners_[name])
+        model = WoeRegression(
+            l2=self.l2,
+            max_iter=self.max_iter,
+            protocol=self.protocol,
+            sigmoid=self.sigmoid,
+            sigmoid_range=self.sigmoid_range,
+            inference=self.inference,
+            encryption=self.encryption,
+        ).fit(seen, checkpoint=checkpoint, on_epoch=on_epoch)
+        self.history_, self.converged_ = model.history_, model.converged_
+        sign = 1 if self.bad_ else -1
+        weights, errors = sign * model.weights_[:, 0], model.errors_
+        self.intercept_ = float(weights[-1])
+        base = self.base_points - self.factor_ * (math.log(self.base_odds) + self.intercept_)
+        self.intercept_points_ = round(base)
+        card = draft.card.scaled(
+            weights[:-1], None if errors is None else errors[:-1, 0], self.factor_
+        )
+        named = [column.model_copy(update={"reason": column.name}) for column in card.columns]
+        self.card_ = card.model_copy(update={"columns": tuple(named)})
+        for peer in self.peers_.values():
+            peer.ask(ScorecardSide.scale, {"factor": self.factor_, "bad": self.bad_})
+
+    def _wrong(self, name: str, what: str) -> Refused:
+        return Refused(f"party '{name}' answered with {what}; the scorecard was dropped")
+
+
+def _fits(scheme: Scheme, people: int, groups: int, bits: int) -> bool:
+    """Whether scalar products of such columns fit a scheme."""
+    if scheme in ("okamoto-uchiyama", "paillier"):
+        return True
+    largest = 2**bits - 1
+    setting: Literal["fast", "strict"] = "fast" if scheme == "rlwe-fast" else "strict"
+    return holds_product(setting, _workload(people, groups, largest), largest * people**0.5, 0)
+
+
+def _write(party: Party, name: str, model: dict[str, Any]) -> None:
+    """Keep a party's part of a model as JSON that people can read.
+
+    Raises:
+        InterlaceError: the disk does not take it.
+    """
+    folder = party.path("models", name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        content = json.dumps({"format": FORMAT, **model}, indent=1, ensure_ascii=False)
+        write_whole(folder / MODEL_FILE, content.encode())
+    except OSError as e:
+        raise InterlaceError(f"{folder} cannot be written ({e.strerror or e})") from e
+
+
+def _read(party: Party, name: str) -> dict[str, Any]:
+    """What :func:`_write` wrote.
+
+    Raises:
+        InterlaceError: there is none, or it is no scorecard.
+    """
+    folder = party.path("models", name)
+    try:
+        model: dict[str, Any] = json.loads((folder / MODEL_FILE).read_bytes())
+        if model["format"] != FORMAT:
+            raise ValueError("another format")
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise InterlaceError(f"{folder} holds no scorecard that can be read") from e
+    return model
