@@ -23,6 +23,7 @@ __getattr__, __dir__, __all__ = _lazy.attach(
             "OneShotVFL",
             "PoissonRegression",
             "Pooled",
+            "Scorecard",
             "SplitVFL",
             "TweedieRegression",
             "VerticalGaussianMixture",

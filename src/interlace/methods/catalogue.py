@@ -41,6 +41,7 @@ from interlace.methods.vertical import (
     OneShotVFL,
     PrivilegedDistillation,
     ProtoEVFL,
+    Scorecard,
     SplitVFL,
     SSVFLCollaborative,
     SSVFLIndependent,
@@ -188,6 +189,13 @@ CATALOGUE: dict[str, Entry] = {
         "Decision tree",
         "method",
         "One tree whose splits are on anybody's columns, found from encrypted sums.",
+    ),
+    "scorecard": Entry(
+        Scorecard,
+        "Scorecard",
+        "method",
+        "Bins of all parties' columns, their weights of evidence from encrypted outcomes, and "
+        "points by logistic regression: each party holds its own columns' points.",
     ),
     "kmeans": Entry(
         VerticalKMeans,
