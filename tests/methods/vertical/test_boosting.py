@@ -26,12 +26,8 @@ from interlace.errors import (
     PolicyError,
     Refused,
 )
-from interlace.methods.vertical.boosting import (
-    BoostedTrees,
-    BoostingSide,
-    DecisionTree,
-    RandomForest,
-)
+from interlace.methods.vertical.boosting import BoostedTrees, DecisionTree, RandomForest
+from interlace.methods.vertical.boosting_side import BoostingSide
 from interlace.models.trees import add_up
 
 Make = Callable[..., Federation]
