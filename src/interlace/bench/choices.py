@@ -47,9 +47,10 @@ _DECAY = {"optimisation.weight_decay": (0.0, 0.1, 1.0)}
 
 def methods_for(material: Material) -> tuple[str, ...]:
     """The rows of the table for a data set, baselines first."""
-    left_out = TABLES_ONLY if material.dear else ()
-    if material.labels == "overlap":
-        left_out += LABELS_NEEDED
+    left_out = {
+        *(TABLES_ONLY if material.dear else ()),
+        *(LABELS_NEEDED if material.labels == "overlap" else ()),
+    }
     return tuple(name for name in (*BASELINES, *METHODS) if name not in left_out)
 
 

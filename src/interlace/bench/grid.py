@@ -160,7 +160,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
 def _begin() -> None:
     """What a process does first: take one thread, since the others take the other cores."""
     import torch
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     torch.set_num_threads(1)
     threadpool_limits(1)

@@ -1,0 +1,220 @@
+"""Few shared people: which method pays, on real data, and what it costs.
+
+Runs the whole of ``interlace bench limited-overlap`` (the page and the figures lie in ``--out``, a
+run that was stopped goes on), and three questions beside it:
+
+- how many bytes one-shot VFL saves against split learning that is run to its best epoch, judged by
+  validation people, on halves of CIFAR-10 with 256 shared images;
+- how far few-shot VFL is above split learning on the same shared images;
+- how long one-shot VFL takes on the credit card data with 29,000 unaligned rows a side. There are
+  30,000 clients: both parties' unaligned rows are of the same ones, under ids that do not match.
+
+The larger data sets are read from ``../shared/data`` and skipped where that is absent. The last
+line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import statistics
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from interlace import Federation, OneShotVFL, Party, SplitVFL
+from interlace.assess import paired
+from interlace.bench.cells import choice_path, read_cells
+from interlace.bench.choices import settings_of, tidy, utility
+from interlace.bench.grid import DATA, Grid, carry_out
+from interlace.bench.material import FEW, Material, credit, draw, material
+from interlace.bench.page import write_page
+from interlace.bench.summary import FEW_SHARED, by_seed, lines, verdicts
+from interlace.cli.bench import show_cells
+from interlace.cli.console import progress
+from interlace.errors import DataError
+from interlace.methods.base import Epoch
+from interlace.methods.catalogue import build_method
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+IMAGES, OVERLAP = f"cifar10{FEW}", 256
+RATIO_TARGET = 330
+SECONDS_TARGET = 180
+MOST_EPOCHS, PATIENCE = 600, 100  # of split learning, until its best epoch is known
+
+
+class _Enough(Exception):
+    """Split learning has not become better for long."""
+
+
+def best_epoch(of: Material, settings: dict[str, Any], seed: int) -> int:
+    """The epoch of split learning after which validation people are told apart best."""
+    people = draw(of, OVERLAP, seed, "validation")
+    method = SplitVFL(**settings | {"epochs": MOST_EPOCHS})
+    best = (0.0, 0)
+
+    def after(epoch: Epoch) -> None:
+        nonlocal best
+        best = max(best, (utility(method, people.judged), -epoch.number))
+        if epoch.number + best[1] >= PATIENCE:
+            raise _Enough
+
+    with suppress(_Enough):
+        method.fit(people.train.fresh(seed, "to-the-best"), on_epoch=after)
+    return -best[1]
+
+
+def bytes_saved(folder: Path, source: Path, seeds: int) -> dict[str, Any]:
+    """Bytes of split learning, run to its best epoch, over those of one-shot VFL, by ledger."""
+    of = material(IMAGES, source)
+    built = {}
+    for name in ("shared_only", "one_shot"):
+        chosen = json.loads(choice_path(folder, IMAGES, name).read_text())["chosen"]
+        built[name] = build_method(name, settings_of(name, of, chosen))
+    split = built["shared_only"].get_params(deep=False)
+    epochs, ratios = [], []
+    for seed in range(seeds):
+        epochs.append(best_epoch(of, split, seed))
+        people = draw(of, OVERLAP, seed, "test")
+        passed = {}
+        for name, method in (
+            ("split", SplitVFL(**split | {"epochs": epochs[-1]})),
+            ("one_shot", built["one_shot"].set_params(local_epochs=0)),  # trains at home: no bytes
+        ):
+            method.fit(people.train.fresh(seed, f"bytes-{name}"))
+            passed[name] = people.train.active.boundary.ledger.totals(f"bytes-{name}").bytes
+            tidy(people)
+        ratios.append(passed["split"] / passed["one_shot"])
+    return {
+        "best_epochs_of_split": epochs,
+        "ratios": [round(r, 1) for r in ratios],
+        "ratio": round(statistics.median(ratios), 1),
+    }
+
+
+def gain_on_images(cells: pl.DataFrame) -> dict[str, Any]:
+    """Few-shot VFL's accuracy against split learning's, in points, on halves of CIFAR-10."""
+    out = {}
+    for data in ("cifar10", IMAGES):
+        found = by_seed(cells, data, OVERLAP)
+        if {"few_shot", "shared_only"} <= set(found):
+            gain = paired(found["few_shot"], found["shared_only"]) or ()
+            out[data] = {
+                "gain_points": [round(100 * v, 1) for v in gain if v is not None],
+                **{
+                    name: round(100 * statistics.mean(found[name].values()), 1)
+                    for name in ("shared_only", "one_shot", "few_shot")
+                    if name in found
+                },
+            }
+    return out
+
+
+def one_shot_on_all_credit(source: Path) -> dict[str, float]:
+    """Seconds of one-shot VFL, defaults as they are, with 29,000 unaligned rows a side."""
+    of = credit(source)
+    shared, test = 1000, 200
+    order = np.random.default_rng(0).permutation(len(of.label))
+    parties = []
+    for i, (name, view) in enumerate(of.views.items()):
+        ids = [f"P{row}" for row in order[:shared]] + [f"{name}{row}" for row in order[shared:]]
+        table = view[order].with_columns(pl.Series("id", ids))
+        if i == 0:
+            table = table.with_columns(of.label.gather(order).alias("label"))
+        parties.append(
+            Party(name, table, label="label" if i == 0 else None,
+                  categories=of.categories.get(name, ()))
+        )  # fmt: skip
+    train, judged = Federation.simulate(parties).split(test)
+    train.align()
+    wall, own = time.perf_counter(), time.process_time()
+    method = OneShotVFL(bottom=of.bottom).fit(train)
+    return {
+        "seconds": round(time.perf_counter() - wall, 1),
+        "processor_seconds": round(time.process_time() - own, 1),
+        "auc": round(utility(method, judged), 3),
+    }
+
+
+def judge(cells: pl.DataFrame) -> dict[str, Any]:
+    """At few shared people, on how many data sets the best method beats both baselines."""
+    found = [v for v in verdicts(cells) if v.overlap <= FEW_SHARED]
+    data = sorted({v.data for v in found})
+    return {
+        "beats_both_at_some_overlap": [
+            d for d in data if any(v.beats_both for v in found if v.data == d)
+        ],
+        "does_not": [d for d in data if not any(v.beats_both for v in found if v.data == d)],
+        "cells_that_beat_both": sum(v.beats_both for v in found),
+        "cells": len(found),
+    }
+
+
+def main() -> None:
+    """Run it all and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="little, to see that it runs")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "limited_overlap")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    begun = time.time()
+    grid = Grid()
+    if options.quick:
+        grid = replace(grid, data=("breast", IMAGES), overlaps=(OVERLAP,), seeds=2, trials=1,
+                       methods=("active_alone", "shared_only", "one_shot", "few_shot"))  # fmt: skip
+    with progress() as tell:
+        missing = carry_out(grid, options.out, SHARED, workers=options.jobs, progress=tell)
+    cells = read_cells(options.out)
+    cells.write_parquet(options.out / "limited-overlap.parquet")
+    write_page(cells, options.out, "make bench NAME=limited_overlap", missing)
+    show_cells(cells)
+    result: dict[str, Any] = {
+        "benchmark": "limited_overlap",
+        "skipped": sorted(set(DATA) - set(cells["data"])),
+        "fits": cells.height,
+        "verdicts": judge(cells),
+        "few_shot_on_images": gain_on_images(cells),
+        "targets": {"bytes_ratio": RATIO_TARGET, "credit_seconds": SECONDS_TARGET},
+    }
+    try:
+        result["bytes"] = bytes_saved(options.out, SHARED, 1 if options.quick else 3)
+        result["credit"] = one_shot_on_all_credit(SHARED)
+    except DataError as e:
+        result["not_measured"] = str(e)
+    result["table"] = [
+        {
+            "data": line.data,
+            "overlap": line.overlap,
+            "method": line.method,
+            line.measure: [round(v, 4) for v in line.utility or () if v is not None],
+            "rounds": round(line.rounds),
+            "bytes": round(line.bytes),
+            "seconds": round(line.seconds, 2),
+            "kept": line.kept,
+            "right": line.precision and round(line.precision, 3),
+        }
+        for line in lines(cells)
+    ]
+    result["seconds"] = round(time.time() - begun, 1)
+    result["met"] = bool(
+        "bytes" in result
+        and result["bytes"]["ratio"] >= RATIO_TARGET
+        and result["credit"]["seconds"] <= SECONDS_TARGET
+    )
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
