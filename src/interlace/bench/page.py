@@ -12,7 +12,16 @@ import polars as pl
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from interlace.bench.material import NAMES
-from interlace.bench.summary import Line, Verdict, leading, lines, measure_title, title, verdicts
+from interlace.bench.summary import (
+    Advice,
+    Line,
+    Verdict,
+    leading,
+    lines,
+    measure_title,
+    title,
+    verdicts,
+)
 from interlace.files import write_whole
 from interlace.report import words
 from interlace.report.charts import Chart, Series, line_chart
@@ -45,13 +54,20 @@ class Key:
     title: str
 
 
-def write_page(cells: pl.DataFrame, folder: Path, command: str, notes: Sequence[str] = ()) -> Path:
+def write_page(
+    cells: pl.DataFrame,
+    folder: Path,
+    command: str,
+    advised: Sequence[Advice] = (),
+    notes: Sequence[str] = (),
+) -> Path:
     """Write ``limited-overlap.html`` and ``limited-overlap.svg``, whatever is done so far.
 
     Args:
         cells: The outcomes.
         folder: Where.
         command: How the run was started.
+        advised: What ``method: auto`` takes in each case.
         notes: What was left out, and why.
 
     Returns:
@@ -70,6 +86,8 @@ def write_page(cells: pl.DataFrame, folder: Path, command: str, notes: Sequence[
             keys=keys,
             command=command,
             notes=notes,
+            advised={(a.data, a.overlap): a for a in advised},
+            title=title,
             seeds=cells["seed"].n_unique(),
             fits=cells.height,
         )

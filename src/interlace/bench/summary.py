@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
 from interlace.assess import MEASURES, Interval, interval, paired
 from interlace.bench.choices import BASELINES, METHODS
-from interlace.bench.material import NAMES
+from interlace.bench.material import NAMES, Material, material
+from interlace.data.geometry import Situation
+from interlace.data.labels import LabelPlan
 from interlace.methods.catalogue import CATALOGUE
+from interlace.methods.recommend import recommend
 from interlace.report import words
 
 ORDER = (*BASELINES, *METHODS)
+IN_ONE_PLACE = ("mean_imputation", "pooled")  # no federation could run them
 FEW_SHARED = 256  # up to so many shared people, the question is whether the other rows help
 
 
@@ -114,6 +119,62 @@ def lines(cells: pl.DataFrame) -> list[Line]:
             )
         )
     return sorted(out, key=lambda r: (NAMES.index(r.data), r.overlap, ORDER.index(r.method)))
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What ``method: auto`` takes on one data set with one overlap.
+
+    Attributes:
+        method: Its name, as the table has it.
+        best: The row with the highest mean, but for those that need all tables in one place.
+        within: Whether the advised mean is within the best one's interval; ``None`` where one of
+            them was not run, or with too few seeds for an interval.
+    """
+
+    data: str
+    overlap: int
+    method: str
+    best: str
+    within: bool | None
+
+
+def advice(cells: pl.DataFrame, source: Path | None) -> list[Advice]:
+    """What is recommended for each data set and overlap, against the best of the table.
+
+    Args:
+        source: The folder of the larger data sets, as when the cells were filled.
+    """
+    out = []
+    table = lines(cells)
+    for data, overlap in dict.fromkeys((line.data, line.overlap) for line in table):
+        here = {x.method: x.utility for x in table if (x.data, x.overlap) == (data, overlap)}
+        able = {m: u for m, u in here.items() if u is not None and m not in IN_ONE_PLACE}
+        best = max(able, key=lambda m: able[m].mean)
+        each = cells.filter(data=data, overlap=overlap)["unaligned"][0]
+        found = recommend(_situation(material(data, source), overlap, each)).method or ""
+        method = {"split": "shared_only"}.get(found, found)
+        low, advised = able[best].low, able.get(method)
+        within = None if low is None or advised is None else advised.mean >= low
+        out.append(Advice(data, overlap, method, best, within))
+    return out
+
+
+def _situation(of: Material, overlap: int, each: int) -> Situation:
+    """What a federation of this data set knows of itself; those tested on do not count."""
+    active, partner = of.views
+    every = of.labels == "all"
+    return Situation(
+        active=active,
+        task=LabelPlan.fit(of.label, party=active).task,
+        parties=2,
+        own_columns=True,
+        images=of.flip is not None,
+        shared=overlap,
+        partly=0,
+        labelled=each if every else 0,
+        unlabelled={active: 0 if every else each, partner: each},
+    )
 
 
 def _mean(values: pl.Series) -> float:

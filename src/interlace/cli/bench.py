@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +14,8 @@ from interlace.cli.console import progress, say, show, table
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from interlace.bench.summary import Advice
 
 
 def bench(
@@ -73,6 +76,7 @@ def bench(
     from interlace.bench.cells import read_cells
     from interlace.bench.grid import DATA, Grid, carry_out
     from interlace.bench.page import write_page
+    from interlace.bench.summary import advice
 
     grid = Grid(
         data=tuple(only or DATA),
@@ -90,17 +94,18 @@ def bench(
         raise typer.Exit(130) from None
     cells = read_cells(folder)
     cells.write_parquet(folder / "limited-overlap.parquet")
-    page = write_page(cells, folder, command, missing)
+    advised = advice(cells, source)
+    page = write_page(cells, folder, command, advised, missing)
     if quiet:
         return
-    show_cells(cells)
+    show_cells(cells, advised)
     for note in missing:
         say(note)
     show(f"Page: {page}")
 
 
-def show_cells(cells: pl.DataFrame) -> None:
-    """Print the table of every data set, and what it says."""
+def show_cells(cells: pl.DataFrame, advised: Sequence[Advice]) -> None:
+    """Print the table of every data set, and what they say."""
     from interlace.bench.page import within
     from interlace.bench.summary import lines, verdicts
     from interlace.report import words
@@ -131,3 +136,6 @@ def show_cells(cells: pl.DataFrame) -> None:
         where = f"{verdict.data}, {verdict.overlap:,} shared"
         beats = "" if verdict.beats_both else " It does not beat both."
         show(f"{where}: {verdict.text}.{beats}")
+    known = [a.within for a in advised if a.within is not None]
+    if known:
+        show(f"`method: auto` is within the interval of the best in {sum(known)} of {len(known)}.")
