@@ -53,18 +53,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 APART = {"pooled", "pooled_rows", "pooled_columns", "clients_alone", "own_columns"}
 UNSUPERVISED = {"kmeans", "gaussian_mixture", "horizontal_kmeans"}
-MIXED = {"mixed"}
+QUANTITIES = ["linear", "poisson", "tweedie"]
+MIXED = {"mixed"}  # clients and vertical partners at once, which these tables have not
 
 
 def contracts() -> Iterator[tuple[dict[str, pl.DataFrame], Contract]]:
     """What is run, and over which tables."""
-    left = [n for n in CATALOGUE if n not in APART | UNSUPERVISED | MIXED]
+    left = [n for n in CATALOGUE if n not in {*APART, *UNSUPERVISED, *MIXED, *QUANTITIES}]
     vertical = [n for n in left if not is_horizontal(n)]
     horizontal = [n for n in left if is_horizontal(n)]
     short = {"epochs": 2, "rounds": 2}
     for name, tables, methods in (
         ("vertical", vertical_tables(), vertical),
         ("horizontal", horizontal_tables(), horizontal),
+        ("quantities", vertical_tables(), QUANTITIES),
         ("clusters", vertical_tables(), ["kmeans", "gaussian_mixture"]),
         ("row-clusters", horizontal_tables(), ["horizontal_kmeans"]),
     ):
@@ -79,7 +81,7 @@ def contracts() -> Iterator[tuple[dict[str, pl.DataFrame], Contract]]:
                 method=first,
                 compare=[*others, *({"name": n} for n in apart)] or "none",
                 seeds=[3],
-                classes=2,
+                classes=1 if name == "quantities" else 2,
                 wait=0.25,
             ),
         )
@@ -218,7 +220,9 @@ def main() -> None:
         local(Path(scratch) / "sites") as federation,
     ):
         for tables, contract in contracts():
-            federation.give(tables, policy={"approve": [{}], "allow_also": ["model weights"]})
+            task = {"task": "regression"} if contract.classes == 1 else {}
+            policy = {"approve": [{}], "allow_also": ["model weights"]}
+            federation.give(tables, policy=policy, **task)
             federation.plan(contract)
             print(contract.name, flush=True)
             found[contract.name] = compared(federation, contract, Path(scratch) / "here")

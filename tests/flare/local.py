@@ -82,6 +82,8 @@ class Local:
                 **({"label": "benign"} if "benign" in table.columns else {}),
                 **fields,
             }
+            if "label" not in file:
+                file.pop("task", None)
             (root / "party.yaml").write_text(yaml.safe_dump(file))
 
     def up(self) -> float:

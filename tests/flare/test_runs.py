@@ -1,0 +1,172 @@
+"""Runs over three sites: processes of their own, mutual TLS, nothing simulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from local import NAMES, Local, jobs_of, vertical_tables
+from safetensors.torch import load_file
+
+from interlace import runner
+from interlace.boundary import Ledger
+from interlace.errors import InterlaceError
+from interlace.job.results import Results
+from interlace.sites import service, submission
+from interlace.sites.contract import Contract
+from interlace.sites.job import job_of
+
+
+def contract(name: str, *, parties: list[str] = NAMES, epochs: int = 2, **fields: Any) -> Contract:
+    return Contract(
+        name=name,
+        parties=parties,
+        active=NAMES[0],
+        method={"name": "split", "epochs": epochs, "patience": None},
+        **{"compare": "none", "seeds": [0], "classes": 2, "wait": 0.05, **fields},
+    )
+
+
+def models(federation: Local, of: Contract) -> dict[str, dict[str, torch.Tensor]]:
+    return {
+        name: load_file(federation.folder(name, of) / "models" / "split-0" / "state.safetensors")
+        for name in of.parties
+    }
+
+
+def in_process(federation: Local, of: Contract, folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """The same job in this process, which takes up the matching that the sites made."""
+    files = {}
+    for name in of.parties:
+        root, file = federation.folders[name].root, federation.folders[name].read()
+        policy = file.policy.model_copy(update={"stop_file": None})
+        files[name] = file.model_copy(update={"table": str(root / "table.csv"), "policy": policy})
+        kept = federation.folder(name, of) / "alignment"
+        (folder / "parties" / name).mkdir(parents=True)
+        os.symlink(kept, folder / "parties" / name / "alignment")
+    job = job_of(of, files)
+    runner.write_job(job, folder / "job.yaml")
+    runner.run(job, folder)
+    return {
+        name: load_file(folder / "parties" / name / "models" / "split-0" / "state.safetensors")
+        for name in of.parties
+    }
+
+
+def assert_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-6, atol=1e-6)
+
+
+def test_two_runs_at_once_come_to_what_one_process_comes_to(
+    federation: Local, tmp_path: Path
+) -> None:
+    both = contract("three"), contract("pair", parties=NAMES[:2])
+    with ThreadPoolExecutor() as pool:
+        ends = list(pool.map(federation.run, both))
+    assert [(e.state, e.reason) for e in ends] == [("finished", "")] * 2
+    for of in both:
+        assert_same(models(federation, of), in_process(federation, of, tmp_path / of.name))
+        results = Results.read(federation.folder(NAMES[0], of) / "results.json")
+        assert results.finished
+        assert not results.simulation
+        assert (federation.folder(NAMES[0], of) / "report.html").exists()
+        ledgers = {n: Ledger(federation.folder(n, of) / "ledger.sqlite") for n in of.parties}
+        for name in of.passive:
+            # What one says it sent is what the other says it got, message for message.
+            told = {
+                n: [
+                    (e.operation, e.kind, e.shape, e.bytes_after, e.round)
+                    for e in ledgers[n].entries()
+                    if {e.sender, e.receiver} == {name, of.active}
+                ]
+                for n in (name, of.active)
+            }
+            assert told[name] == told[of.active]
+            assert federation.folders[name].run(of.run).status.state == "finished"
+            result = next(p for p in results.parties if p.name == name)
+            assert ledgers[name].verify(result.ledger_head) is None
+        secrets = [federation.folder(n, of) / "secret" for n in of.parties]
+        assert not any(file.exists() for file in secrets)  # they were given in the party files
+
+
+def test_who_does_not_want_to_is_not_made_to(federation: Local) -> None:
+    """A party that refuses, another version of the package, a site that is not there."""
+    other = contract("other-version", version="0.0.1")
+    federation.give(vertical_tables(), policy={"approve": [{}], "methods": ["agg"]})
+    refused = contract("refused")
+    try:
+        with ThreadPoolExecutor() as pool:
+            ends = list(pool.map(federation.run, (other, refused)))
+    finally:
+        federation.give(vertical_tables())
+    assert [e.state for e in ends] == ["refused", "refused"]
+    assert "0.0.1" in ends[0].reason
+    assert "split" in ends[1].reason
+    for of in (other, refused):
+        for name in NAMES:
+            assert not (federation.folder(name, of) / "models").exists()
+
+
+def test_a_job_may_load_no_other_classes_and_bring_no_code(
+    federation: Local, tmp_path: Path
+) -> None:
+    """The sites refuse, and go on."""
+    of = contract("foreign")
+    submission.write_job(of, tmp_path / "foreign")
+    config = tmp_path / "foreign" / "site" / "config" / "config_fed_client.json"
+    config.write_text(config.read_text().replace("interlace.sites.job.Site", "os.path.PosixPath"))
+    submission.write_job(of, tmp_path / "code")
+    custom = tmp_path / "code" / "site" / "custom"
+    custom.mkdir()
+    (custom / "mine.py").write_text("raise SystemExit\n")
+    user = federation.driver.user
+    with submission.session(user) as server:
+        job = server.submit_job(str(tmp_path / "foreign"))
+    with (
+        pytest.raises(InterlaceError, match="(?i)byoc|authoriz"),
+        submission.session(user) as server,
+    ):
+        server.submit_job(str(tmp_path / "code"))
+    while not (state := submission.state(user, job)).startswith("FINISHED"):
+        time.sleep(1)
+    assert state != "FINISHED:COMPLETED"
+    assert not federation.folder("lab", of).exists()
+    assert all(service.process_of(f.kit) for f in federation.folders.values())
+
+
+def test_a_killed_job_process_is_replaced_and_the_run_goes_on(
+    federation: Local, tmp_path: Path
+) -> None:
+    of = contract("killed", epochs=40, parties=NAMES[:2])
+    killed: list[psutil.Process] = []
+
+    def kill(_job: str, state: str) -> None:
+        """Once the partner has a checkpoint, its job process dies."""
+        if state != "RUNNING" or killed:
+            return
+        kept = federation.folder("lab", of) / "checkpoints" / "split-0"
+        until = time.monotonic() + 120
+        while not kept.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        killed.extend(jobs_of(federation.folders["lab"]))
+        for process in killed:
+            process.send_signal(signal.SIGKILL)
+
+    status = federation.run(of, kill)
+    assert killed
+    assert (status.state, status.reason) == ("finished", "")
+    jobs = {e.job for e in [federation.folders["lab"].run(of.run).status, status]}
+    assert len(jobs) == 1
+    assert_same(models(federation, of), in_process(federation, of, tmp_path / "here"))
+    log = json.loads((federation.folder(NAMES[0], of) / "results.json").read_text())
+    assert len(log["models"][0]["fits"][0]["history"]) == 40
