@@ -15,16 +15,19 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format docs linkcheck bench clean
+.PHONY: help demo test test-flare lint format docs linkcheck bench clean
 
 help:  ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.with-demo  ## Run the main job on real data, ending with the path of its report
 	@$(BIN)/interlace demo
 
 test: $(VENV)/.with-test  ## Run the tests
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
+
+test-flare: $(VENV)/.with-test $(VENV)/.with-flare  ## Run the tests over three NVIDIA FLARE sites
+	@$(BIN)/python -m pytest -m flare tests/flare
 
 lint: $(VENV)/.with-dev  ## Check style, types and layers
 	$(BIN)/ruff check .

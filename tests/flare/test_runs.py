@@ -133,7 +133,7 @@ def test_a_job_may_load_no_other_classes_and_bring_no_code(
     with submission.session(user) as server:
         job = server.submit_job(str(tmp_path / "foreign"))
     with (
-        pytest.raises(InterlaceError, match="(?i)byoc|authoriz"),
+        pytest.raises(InterlaceError, match=r"(?i)byoc|authoriz"),
         submission.session(user) as server,
     ):
         server.submit_job(str(tmp_path / "code"))
