@@ -2,7 +2,8 @@
 
 Each party makes its own, from the contract and its own table, so nobody tells anybody a size. It
 rehearses the run in this process: its own table against partners made up of random numbers, who
-hold all its people and as many columns. The rehearsal is of one epoch (round, tree), then of two;
+have as many columns and hold all its people, then half of them and as many others; what is more of
+the two counts. The rehearsal is of one epoch (round, tree), then of two;
 since every further one sends what the second sent beside the first, the run's whole length follows
 by a straight line. Of a large table a part is rehearsed, in two sizes, and the rest follows by a
 line too.
@@ -41,7 +42,9 @@ ROWS = 2048  # of a larger table so many are rehearsed, and half as many
 LENGTHS = ("epochs", "rounds", "n_estimators", "n_trees", "local_epochs", "refine_epochs")
 MARGIN = 1.2  # for what hangs on the partners' data, as the shape of trees does
 FRAME = 65_536  # bytes of each kind beside: names are longer elsewhere, a batch more
-NOTES = 128  # control messages beside, which tell the partners how far the run is
+# Over sites the driver tells partners how the run goes, which a rehearsal in one process does not.
+TOLD = 8  # times for each training, beside once an epoch
+TOLD_BYTES = 640  # at most, answers too
 PARTNER = 10  # a partner may have so many times as many people when it comes to blinded ids
 NO_CLAIM_DUE = frozenset({Kind.CONTROL, Kind.BLINDED_IDS, Kind.CIPHERTEXT})
 
@@ -167,13 +170,16 @@ class _Rehearsal:
             # Matching is done once; each seed is a training of its own.
             times = 1 if session == SESSION else len(self.contract.seeds)
             total[kind] = total[kind] + found * times
+        told = self._told()
+        total[Kind.CONTROL] = total[Kind.CONTROL] + np.array([told, told * TOLD_BYTES])
+        if self.name != self.contract.active:  # what its guards claim
+            total[Kind.METRIC] = total[Kind.METRIC] + np.array([len(self.contract.seeds), 0])
         leaves = {}
         for kind in sorted(total, key=lambda k: -total[k][1]):
             messages, size = total[kind] * MARGIN
             partner = PARTNER if kind is Kind.BLINDED_IDS else 1
-            beside = NOTES if kind is Kind.CONTROL else 0
             leaves[kind] = Leaving(
-                messages=math.ceil(messages) + beside, bytes=math.ceil(size * partner) + FRAME
+                messages=math.ceil(messages), bytes=math.ceil(size * partner) + FRAME
             )
         return Plan(
             run=self.contract.run,
@@ -191,11 +197,25 @@ class _Rehearsal:
 
     def _whole_length(self, rows: int) -> tuple[dict[tuple[str, Kind], Counts], dict[str, Claim]]:
         """What leaves over the run's whole length if the table had so many rows."""
-        base = self._rehearse(rows, {})
+        whole, claims = self._drawn_on(rows, 1.0)
+        if self.horizontal:
+            return whole, claims
+        half, _ = self._drawn_on(rows, 0.5)
+        nothing = np.zeros(2)
+        keys = whole.keys() | half.keys()
+        return {
+            key: np.maximum(whole.get(key, nothing), half.get(key, nothing)) for key in keys
+        }, claims
+
+    def _drawn_on(
+        self, rows: int, shared: float
+    ) -> tuple[dict[tuple[str, Kind], Counts], dict[str, Claim]]:
+        """The same, if partners held such a share of the people."""
+        base = self._rehearse(rows, shared, {})
         sent = {key: found.copy() for key, found in base.sent.items()}
         claims = dict(base.claims)
         for name in {n for choice in self.choices for n in self._lengths(choice)}:
-            second = self._rehearse(rows, {name: 2})
+            second = self._rehearse(rows, shared, {name: 2})
             longest = max(self._lengths(c).get(name, 1) for c in self.choices)
             of = {c.name: self._lengths(c).get(name, 1) for c in self.choices}
             for key in base.sent.keys() | second.sent.keys():
@@ -209,17 +229,23 @@ class _Rehearsal:
                 claims[guard] = Claim(*(np.array(claims.get(guard, first)) + more).tolist())
         return sent, claims
 
+    def _told(self) -> int:
+        """How often this party tells, or is told, how the run goes."""
+        each = sum(TOLD + max(self._lengths(c).values(), default=1) for c in self.choices)
+        partners = len(self.contract.passive) if self.name == self.contract.active else 1
+        return partners * (TOLD + len(self.contract.seeds) * each)
+
     def _lengths(self, choice: MethodChoice) -> dict[str, int]:
         """How long a method's training is at most, by the settings that say so."""
         default = vars(entry(choice.name).make(**_arguments(choice)))
         taken = accepted(choice.name, dict.fromkeys(LENGTHS))
         return {n: default[n] for n in LENGTHS if n in taken and isinstance(default.get(n), int)}
 
-    def _rehearse(self, rows: int, lengths: Mapping[str, int]) -> _Point:
+    def _rehearse(self, rows: int, shared: float, lengths: Mapping[str, int]) -> _Point:
         """Run the job on made-up partners, with every length 1 but for those given."""
         self.runs += 1
         folder = self.scratch / f"run{self.runs}"
-        tables = self._tables(rows)
+        tables = self._tables(rows, shared)
         short = []
         for choice in self.choices:
             least = {n: min(lengths.get(n, 1), most) for n, most in self._lengths(choice).items()}
@@ -256,7 +282,7 @@ class _Rehearsal:
         }
         return _Point(sent, claims)
 
-    def _tables(self, rows: int) -> dict[str, PartyFile]:
+    def _tables(self, rows: int, shared: float) -> dict[str, PartyFile]:
         """The party's own file, and those of partners made up."""
         file = self.scratch / f"own-{rows}.feather"
         frame = self.party.frame
@@ -267,13 +293,13 @@ class _Rehearsal:
         own = self.file.model_copy(update={"table": None if self.blind else str(file)})
         files = {}
         for i, name in enumerate(self.contract.parties):
-            files[name] = own if name == self.name else self._partner(name, i, frame)
+            files[name] = own if name == self.name else self._partner(name, i, frame, shared)
         return files
 
-    def _partner(self, name: str, number: int, frame: pl.DataFrame) -> PartyFile:
+    def _partner(self, name: str, number: int, frame: pl.DataFrame, shared: float) -> PartyFile:
         """A partner whose table is made up."""
         rng = np.random.default_rng(number)
-        path = self.scratch / f"{name}-{frame.height}.feather"
+        path = self.scratch / f"{name}-{frame.height}-{shared}.feather"
         weights = Policy(allow_also=frozenset({Kind.MODEL_WEIGHTS}))
         if self.horizontal and not self.blind:  # the same columns, of other people
             frame[rng.integers(0, frame.height, frame.height)].write_ipc(path)
@@ -288,7 +314,9 @@ class _Rehearsal:
         id_rule: Any = None
         if not self.horizontal:
             id_rule = self.party.id_rule
-            made = pl.concat([frame.select(id_rule.columns), made], how="horizontal")
+            made = pl.concat(
+                [_people(frame.select(id_rule.columns), shared), made], how="horizontal"
+            )
         made.write_ipc(path)
         return PartyFile(table=str(path), id=id_rule, label=label, policy=weights)
 
@@ -342,7 +370,7 @@ class _Rehearsal:
             )
         elif not self.horizontal:
             said.append(
-                "as if every partner held all of your people; for blinded ids, as if it "
+                "as if every partner held all, or half, of your people; for blinded ids, as if it "
                 f"had up to {PARTNER} times as many"
             )
         if self.contract.classes is None and self.name != self.contract.active:
@@ -360,3 +388,14 @@ def _labels(rng: np.random.Generator, rows: int, classes: int | None) -> Any:
         return rng.normal(size=rows)
     drawn = np.arange(rows) % (classes or 2)  # every class is there
     return [f"class {c}" for c in rng.permutation(drawn)]
+
+
+def _people(ids: pl.DataFrame, shared: float) -> pl.DataFrame:
+    """Ids of a made-up partner's people: the first of ours, and others."""
+    others = ids.height - int(ids.height * shared)
+    first = ids.columns[0]
+    values = ids[first].to_list()
+    for i in range(others):
+        at = len(values) - 1 - i
+        values[at] = f"~{at}" if isinstance(values[at], str) else -1 - at
+    return ids.with_columns(pl.Series(first, values))
