@@ -35,7 +35,7 @@ from interlace.assess import MEASURES, evaluate, rightness, true_classes
 from interlace.data.features import FeaturePlan
 from interlace.data.noniid import heterogeneity
 from interlace.engines import InProcess
-from interlace.errors import InterlaceError, JobError, PartyAway
+from interlace.errors import InterlaceError, JobError, PartyAway, PolicyError
 from interlace.federation import Federation
 from interlace.job.results import (
     Apart,
@@ -182,6 +182,10 @@ class _Run:
         for name, file in job.parties.items():
             if federation is None and file.table is None and not self.horizontal:
                 raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
+            others = [other for other in job.parties if other != name]
+            names = [choice.name for choice in self.choices]
+            if why := file.policy.objection(names, others, job.purpose):
+                raise PolicyError(f"party '{name}' takes no part in this: {why}")
         self._claim(resume)
 
     def _settle(self, job: Job) -> None:
