@@ -22,6 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
+from interlace.data.columns import CategoryColumn
 from interlace.data.features import FeaturePlan
 from interlace.errors import DataError
 
@@ -219,8 +220,11 @@ class Columns:
         """One name for each column of :meth:`matrix`."""
         spec = self.plan.spec
         out = list(spec.names[: spec.numeric])
-        for name, codes in zip(spec.names[spec.numeric :], self.levels, strict=True):
-            out += [f"{name} [{code}]" for code in codes]
+        categories = [c for c in self.plan.columns if isinstance(c, CategoryColumn)]
+        for column, codes in zip(categories, self.levels, strict=True):
+            levels = ["missing", *column.levels]
+            levels += [f"rare {k}" for k in range(1, column.buckets + 1)]
+            out += [f"{column.name} = {levels[code]}" for code in codes]
         return out
 
     def matrix(self, frame: pl.DataFrame, rows: Integers) -> Floats:

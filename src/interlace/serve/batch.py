@@ -133,6 +133,8 @@ class Trained:
         """
         parties = []
         for name, file in self.job.parties.items():
+            if file.table is None:  # it held a key in training, and knows nobody
+                continue
             if name not in tables:
                 raise JobError(f"give party '{name}' a table of the people to score: {name}=PATH")
             new = file.model_copy(update={"table": str(tables[name])})

@@ -105,7 +105,7 @@ CHUNK = 2**17  # people scored in one message
 HALVINGS = 30  # of a step before it counts as none
 SUFFICIENT = 1e-4  # share of the promised fall of the loss that a step must bring (Armijo)
 ROUNDING = 1e-13  # rises of the loss, beside it, that count as none
-HEADROOM = 16  # scores of a party, beside those of a usual one, that still can be encrypted
+HEADROOM = 4  # scores of a party, beside those of a usual one, that still can be encrypted
 NOISE = 2  # a slope of that many times what rounding may have left of it counts as none
 SINGULAR = 1e-10
 
@@ -162,7 +162,6 @@ class _Own:
     def use_whole(self, factor: int) -> None:
         """Round the columns to whole numbers, for products with ciphertexts."""
         self.whole, self.unit = sides.whole_columns(self.block.z, factor)
-        self.block.z = np.asarray(self.unit * self.whole, dtype=np.float64)
 
     def scores(self, batch: Batch) -> Floats:
         """Its part of the scores."""
@@ -421,6 +420,11 @@ class GeneralisedLinear(Method):
     inference: bool
 
     # -- learning ------------------------------------------------------------------------------
+
+    @property
+    def helped(self) -> bool:  # type: ignore[override]
+        """Whether it needs a party without a table, that holds the key."""
+        return self.protocol == "arbiter"
 
     @property
     def epochs(self) -> int:

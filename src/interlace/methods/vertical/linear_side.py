@@ -6,6 +6,7 @@ See :mod:`interlace.methods.vertical.linear` for the conversation.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -38,7 +39,9 @@ FORMAT = "interlace linear model 1"
 Protocol = Literal["active_key", "two_keys", "arbiter"]
 
 CREST = 4  # whole numbers leave room for values of that many standard deviations, or more
-LEAST_BITS = 11  # of columns, below which a linear model would not be worth its name
+LEAST_BITS = 16  # of columns and half a bit for each doubling of people, whose errors cancel
+MOST_FINER = 8  # bits by which residuals may be finer than columns
+FINER_SCORES = 4  # bits by which parts of residuals, which grow larger, must be
 MOST_UNIT = 1e12
 
 
@@ -52,20 +55,23 @@ def workload_for(scheme: Scheme, rows: int, parties: int, protocol: Protocol) ->
         JobError: they would be too coarse.
     """
     others = parties - 1 if protocol == "arbiter" else 0
-    for bits in range(15, LEAST_BITS - 1, -1):
-        workload = Workload(
-            rows=rows * max(1, others),
-            largest=2 ** (bits + 3) - 1,
-            width=1,
-            groups=1,
-            factor=2**bits - 1,
-        )
-        norm = workload.factor / CREST * rows**0.5
-        if scheme in ("paillier", "okamoto-uchiyama"):
-            return workload
-        setting: Literal["fast", "strict"] = "fast" if scheme == "rlwe-fast" else "strict"
-        if holds_product(setting, workload, norm, others):
-            return workload
+    least = math.ceil(LEAST_BITS - math.log2(rows) / 2)
+    coarsest = 1 if protocol == "active_key" else FINER_SCORES
+    for bits in range(15, max(least, 8) - 1, -1):  # coarse columns harm more than coarse residuals
+        for finer in range(MOST_FINER, coarsest - 1, -1):
+            workload = Workload(
+                rows=rows * max(1, others),
+                largest=2 ** (bits + finer) - 1,
+                width=1,
+                groups=1,
+                factor=2**bits - 1,
+            )
+            norm = (workload.factor / CREST + 1) * rows**0.5
+            if scheme in ("paillier", "okamoto-uchiyama"):
+                return workload
+            setting: Literal["fast", "strict"] = "fast" if scheme == "rlwe-fast" else "strict"
+            if holds_product(setting, workload, norm, others):
+                return workload
     raise JobError(
         f"the encryption '{scheme}' does not hold a linear model's numbers for {rows:,} people: "
         "take `rlwe-strict`, `paillier`, or fewer people"
@@ -111,7 +117,7 @@ def key_for(agreed: dict[str, Any]) -> PrivateKey:
 def whole_columns(z: Floats, factor: int) -> tuple[Integers, float]:
     """Columns as whole numbers up to ``factor``, and what one of them stands for.
 
-    No column's norm exceeds ``factor``/CREST·√n, which is what keys are made for.
+    But for rounding no column's norm exceeds ``factor``/CREST·√n, which is what keys are made for.
     """
     spread = float(np.sqrt((z**2).mean(axis=0).max(initial=0.0)))
     unit = max(float(np.abs(z).max(initial=0.0)), CREST * spread) / factor or 1.0
@@ -249,7 +255,6 @@ class LinearSide(PassiveSide):
         """Take the public key of whoever opens this party's masked sums."""
         self.key = read_public_key(key)
         self._whole, self._unit = whole_columns(self.block.z, self.key.workload.factor)
-        self.block.z = self._unit * self._whole  # so that scores and slopes are of one function
 
     @operation
     def batch(self, rows: RowSelection) -> None:
