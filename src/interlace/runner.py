@@ -183,7 +183,7 @@ class _Run:
             if federation is None and file.table is None and not self.horizontal:
                 raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
             others = [other for other in job.parties if other != name]
-            names = [choice.name for choice in self.choices]
+            names = [c.name for c in self.choices if entry(c.name).role == "method"]
             if why := file.policy.objection(names, others, job.purpose):
                 raise PolicyError(f"party '{name}' takes no part in this: {why}")
         self._claim(resume)
