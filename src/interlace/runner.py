@@ -179,8 +179,10 @@ class _Run:
             self.horizontal = False
         else:
             self._settle(job)
+        helped = bool(self.choices) and self._build(job.method).helped
         for name, file in job.parties.items():
-            if federation is None and file.table is None and not self.horizontal:
+            needed = not (self.horizontal or helped)
+            if federation is None and file.table is None and needed:
                 raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
             others = [other for other in job.parties if other != name]
             names = [c.name for c in self.choices if entry(c.name).role == "method"]
@@ -327,6 +329,7 @@ class _Run:
             method.save(tag)
             if model.role == "method" and seed == self.job.seeds[0]:
                 results.flows += _flows(federation, tag)
+                model.sheets = method.sheets()
                 accounts = {
                     me.partner: me.account({}),
                     **federation.tell(RunSide.account, {}),

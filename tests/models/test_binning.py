@@ -128,10 +128,10 @@ def test_rare_levels_share_a_bin_with_those_never_seen() -> None:
     assert bins.groups == (("ulm",), ("bonn",))
     new = pl.Series("city", ["ulm", "kiel", "rome", None])
     assert codes_of(bins, new, party="shop").tolist() == [1, 3, 3, 0]
-    assert bin_names(bins) == ["missing", "ulm", "bonn", "other"]
+    assert bin_names(bins) == ["missing", "ulm", "bonn", "all others"]
     one = merged(bins, np.array([1, 2, 1]))
     assert codes_of(one, new, party="shop").tolist() == [1, 1, 1, 0]
-    assert bin_names(one) == ["missing", "ulm, other", "bonn"]
+    assert bin_names(one) == ["missing", "ulm, all others", "bonn"]
     # With too few of them for a bin, they join the rarest of the others.
     few = fine(levels, fewest=3)
     assert isinstance(few, LevelBins)

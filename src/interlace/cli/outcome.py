@@ -35,6 +35,13 @@ def show_outcome(results: Results, folder: Path) -> None:
         cells = (_cell(fitted, model, metric) for metric in metrics)
         made.add_row(title, *cells, style=_STYLES[model.role])
     show(made)
+    for sheet in (sheet for model in fitted for sheet in model.sheets):
+        printed = table(*sheet.columns, title=sheet.title)
+        for row in sheet.rows:
+            printed.add_row(*("" if c is None else _text(c) for c in row))
+        show(printed)
+        if sheet.note:
+            show(Text(sheet.note))
     for model in results.models:
         if model.skipped:
             show(Text(f"{model.title}: left out, since {model.skipped}.", style="dim"))
@@ -57,6 +64,12 @@ def show_outcome(results: Results, folder: Path) -> None:
         Text(f"Time: {words.duration(results.seconds)}."),
         Text.assemble("Report: ", (str(folder / "report.html"), "bold cyan")),
     )
+
+
+def _text(value: str | int | float) -> str:
+    from interlace.report import words
+
+    return value if isinstance(value, str) else words.figure(value)
 
 
 def _cell(models: list[ModelResult], model: ModelResult, metric: str) -> str:

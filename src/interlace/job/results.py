@@ -70,6 +70,17 @@ class FitResult(BaseModel):
     kept: list[KeptResult] = Field(default_factory=list)
 
 
+class Sheet(BaseModel):
+    """A table that says what a model has learnt, for people to read: the first seed's, as the
+    active party knows it. The first column holds texts; where a cell is empty, the one above holds.
+    """
+
+    title: str
+    note: str = ""
+    columns: list[str]
+    rows: list[list[str | int | float | None]]
+
+
 class ModelResult(BaseModel):
     """One model over all seeds.
 
@@ -83,6 +94,7 @@ class ModelResult(BaseModel):
     explanation: str
     fits: list[FitResult] = Field(default_factory=list)
     skipped: str | None = None  # why it could not be fitted
+    sheets: list[Sheet] = Field(default_factory=list)
 
 
 class PartyResult(BaseModel):

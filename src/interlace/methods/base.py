@@ -21,6 +21,7 @@ from torch import Tensor
 from interlace.data.labels import LabelPlan, is_known
 from interlace.errors import InterlaceError, JobError
 from interlace.federation import Federation
+from interlace.job.results import Sheet
 from interlace.models import seed_for
 
 
@@ -87,6 +88,8 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
     supervised: ClassVar[bool] = True
     # Whether it is compared with itself on fewer and on all columns, and not with networks.
     alike: ClassVar[bool] = False
+    # Whether it needs a party without a table, that holds a key for the others.
+    helped: bool = False
     label_plan_: LabelPlan
     history_: list[Epoch]
 
@@ -127,6 +130,10 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
     def figures(self, federation: Federation) -> dict[str, float]:
         """How well a method without a label fits a view's people, by the names of measures."""
         raise NotImplementedError
+
+    def sheets(self) -> list[Sheet]:
+        """Tables of what was learnt, for the report, as far as the active party knows it."""
+        return []
 
     def predict_proba(self, federation: Federation) -> NDArray[np.float64]:
         """Probabilities of shape (n, classes), for the people of a view in their order.

@@ -335,7 +335,7 @@ def bin_names(bins: NumericBins | LevelBins) -> list[str]:
         names = [", ".join(group) for group in bins.groups] + [""] * (bins.width - len(bins.groups))
         if bins.other is not None:
             held = names[bins.other - 1]
-            names[bins.other - 1] = f"{held}, other" if held else "other"
+            names[bins.other - 1] = f"{held}, all others" if held else "all others"
         return ["missing", *names]
     ends = ["-∞", *_spelt(bins), "∞"]
     return [

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from interlace.files import write_whole
-from interlace.job.results import Flow, ModelResult, PartyResult, Results
+from interlace.job.results import Flow, ModelResult, PartyResult, Results, Sheet
 from interlace.report import words
 from interlace.report.bought import curves, dots, kept_rows, learning, looks, metric_rows
 from interlace.report.conversation import EXPLAINED, conversation
@@ -52,9 +52,11 @@ def _environment() -> Environment:
         count=words.count,
         size=words.size,
         duration=words.duration,
+        figure=words.figure,
         percent=words.percent,
         coded=_coded,
         listed=words.listed,
+        numeric=_numeric,
         plural=words.plural,
     )
     return env
@@ -63,6 +65,15 @@ def _environment() -> Environment:
 def _coded(text: str) -> Markup:
     """What stands between backticks as code; the text itself is escaped."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _numeric(sheet: Sheet) -> set[int]:
+    """The columns of a sheet that hold numbers."""
+    return {
+        j
+        for j in range(1, len(sheet.columns))
+        if any(isinstance(row[j], int | float) for row in sheet.rows)
+    }
 
 
 def _render(results: Results) -> str:

@@ -30,6 +30,11 @@ def decimal(value: float, decimals: int, *, sign: bool = False) -> str:
     return f"+{text}" if sign and not zero else text
 
 
+def figure(value: float) -> str:
+    """A number in a table: a count as it is, anything else with three decimals."""
+    return decimal(value, 0 if isinstance(value, int) else 3)
+
+
 def span(interval: Interval, decimals: int, *, sign: bool = False) -> str | None:
     """``0.71 to 0.76``; ``None`` where there is no interval."""
     if interval.low is None or interval.high is None:

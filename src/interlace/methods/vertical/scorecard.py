@@ -21,7 +21,10 @@ holder sums encrypted outcomes over fine bins, and the active party says what to
       │    between two partners: one seals its columns under a key of its own (new_key, seal), the
       │    active party carries them to the other (products) and the answers back (unseal)
       │ ── select(what is dropped, and why) ─────────────────────► │
-      │    logistic regression on the WOE columns that are left
+      │    logistic regression on the WOE columns that are left, see linear.py
+      │ ── against ──────────────────────────────────────────────► │
+      │ ◄─────── its columns whose coefficient has the wrong sign ─ │
+      │    the one of least IV is dropped (select), and the regression begins anew
       │ ── scale(points for each unit of log-odds) ──────────────► │   points of its bins
 
     and to score people, one message:
@@ -33,11 +36,13 @@ The counts are exact, so bins, WOE and IV are those of the pooled table.
 **What each party learns.** A passive party: who is in training; how many goods and bads are in each
 of the final bins of its own columns, of those columns alone whose IV is high enough, since WOE and
 points say as much; why its other columns were dropped; what the regression tells it. Never the
-outcome of a person, as long as bins are not small (``min_bin_share``). The active party: goods and
-bads in each fine bin of each unnamed column, with no fewer than ``min_bin_rows`` people in each;
-correlations of WOE columns; points by person, added up over a partner's columns. Never a value, an
-edge or a name. With ``hide_order`` columns come in an order of the partner's own, each with its
-bins upwards or downwards as it pleases.
+outcome of a person, as long as bins are not small (``min_bin_rows``, ``min_bin_share``) nor all of
+one kind. The active party: goods and bads in each fine bin of each unnamed column, with no fewer
+than ``min_bin_rows`` people in each; correlations of WOE columns, and which coefficients had the
+wrong sign; what the regression shows it, which with ``protocol="active_key"`` is as much as the
+partner's WOE columns by person up to a linear map (see linear.py); points by person, added up over
+a partner's columns. Never a value, an edge or a name. With ``hide_order`` columns come in an order
+of the partner's own, each with its bins upwards or downwards as it pleases.
 
 All parties are taken to be honest but curious. The active party checks that a partner's counts add
 up to its own goods and bads, the partner that the counts of its final bins have its people.
@@ -49,7 +54,6 @@ Sources: Siddiqi, "Credit Risk Scorecards", Wiley 2006 (WOE, IV, points); Regula
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,42 +63,28 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 from scipy.special import expit
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from interlace.boundary.control import real_number, whole_number
-from interlace.boundary.kinds import (
-    Ciphertext,
-    Control,
-    Histogram,
-    PartialScore,
-    RowSelection,
-    SplitChoice,
-)
 from interlace.crypto.base import (
     PrivateKey,
-    PublicKey,
     Sums,
-    Vector,
     Workload,
 )
-from interlace.crypto.base import Rows as EncryptedRows
 from interlace.crypto.kernels import cores
 from interlace.crypto.rlwe import holds_product
-from interlace.crypto.schemes import SCHEMES, Scheme, choose, generate, read_public_key
+from interlace.crypto.schemes import SCHEMES, Scheme, choose, generate
 from interlace.data.labels import LabelPlan
 from interlace.errors import (
     AlignmentError,
     DataError,
     InterlaceError,
     JobError,
-    PolicyError,
     Refused,
 )
 from interlace.federation import Federation
-from interlace.files import write_whole
+from interlace.job.results import Sheet
 from interlace.methods.base import (
     Count,
     Method,
@@ -103,559 +93,39 @@ from interlace.methods.base import (
     history_to_json,
 )
 from interlace.methods.vertical.linear import AboveZero, AtLeastZero, LogisticRegression
-from interlace.methods.vertical.linear_side import LinearSide, Protocol
-from interlace.models import seed_for
+from interlace.methods.vertical.linear_side import Protocol
+from interlace.methods.vertical.scorecard_side import (
+    AGAINST,
+    CODES,
+    CORRELATED,
+    INFLATED,
+    KEPT,
+    LOW_IV,
+    MOST_BINS,
+    CardSettings,
+    Cells,
+    Draft,
+    ScorecardSide,
+    WoeSide,
+    read_model,
+    workload_of,
+    write_model,
+)
 from interlace.models.binning import (
-    Bins,
     Cuts,
     Floats,
     Integers,
     best_merge,
-    codes_of,
-    fine_bins,
-    merged,
 )
-from interlace.models.glm import Columns, Sigmoid
-from interlace.models.scorecard import Card, CardColumn, Counted, looked_up
-from interlace.models.trees import MISSING, NumericBins
-from interlace.party import Party, PassiveSide, operation
+from interlace.models.glm import Sigmoid
+from interlace.models.scorecard import Card, Counted
+from interlace.models.trees import MISSING
 
 CHUNK = 2**17  # people scored in one message
 LINK = 12.5e6  # bytes a second that `auto` reckons with: 100 Mbit/s
-MOST_BINS = 256
 PRECISE = 8  # bits of WOE in a correlation that `auto` holds out for
-MODEL_FILE = "scorecard.json"
-FORMAT = "interlace scorecard 1"
-MOST_FACTOR = 1e6
-CODES = 32  # reasons told in one message
-PEOPLE_A_PRODUCT = 5  # of so many people in training a partner answers one scalar product
 
 Encryption = Literal["auto", "rlwe-fast", "rlwe-strict", "okamoto-uchiyama", "paillier"]
-Flags = NDArray[np.bool_]
-KEPT, LOW_IV, CORRELATED, INFLATED = range(4)
-
-
-class CardSettings(BaseModel):
-    """What the parties agree on before a scorecard is made; see :class:`Scorecard`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    cuts: Cuts
-    fine: int = Field(ge=2, le=MOST_BINS)
-    fewest: int = Field(ge=1)
-    rare: int = Field(ge=1)
-    hide_order: bool
-    min_iv: float = Field(ge=0)
-    max_correlation: float | None
-    max_vif: float | None
-
-
-@dataclass(frozen=True)
-class Cells:
-    """What a party says of its columns: how they lie side by side in a table of counts.
-
-    Attributes:
-        widths: Fine bins of known values of each column, (columns,).
-        ordered: Whether only neighbours can be merged, (columns,).
-        missing: Whether a bin of missing values stands behind them, (columns,).
-    """
-
-    widths: Integers
-    ordered: Flags
-    missing: Flags
-
-    @property
-    def sizes(self) -> Integers:
-        """Cells of each column."""
-        return self.widths + self.missing
-
-    @property
-    def total(self) -> int:
-        """Cells of all columns."""
-        return int(self.sizes.sum())
-
-    def parts(self, cells: NDArray[Any]) -> list[NDArray[Any]]:
-        """What belongs to each column, of something that has a line for each cell."""
-        return np.split(cells, np.cumsum(self.sizes)[:-1]) if len(self.widths) else []
-
-
-# -- what a party does with its own columns ------------------------------------------------------
-
-
-class Draft:
-    """A party's columns while the scorecard is made.
-
-    Args:
-        party: Whose.
-        rows: The people to learn from, as rows of its table.
-        settings: As agreed.
-    """
-
-    def __init__(self, party: Party, rows: Integers, settings: CardSettings) -> None:
-        self.party, self.rows, self.settings = party, rows, settings
-        self.left_out: dict[str, str] = {}
-        found: list[tuple[Bins, Integers, int]] = []
-        for name in party.columns:
-            series = party.frame[name].gather(rows)
-            bins = fine_bins(
-                series,
-                cuts=settings.cuts,
-                most=settings.fine,
-                fewest=settings.fewest,
-                rare=settings.rare,
-                categorical=name in party.categories,
-                party=party.name,
-                file=party.file,
-            )
-            if isinstance(bins, str):
-                self.left_out[name] = bins
-                continue
-            codes, home = codes_of(bins, series, party=party.name), MISSING
-            if 0 < int((codes == MISSING).sum()) < settings.fewest:
-                # Too few to be counted by themselves: they join the bin with the most people.
-                home = 1 + int(np.bincount(codes, minlength=bins.width + 1)[1:].argmax())
-                codes[codes == MISSING] = home
-            found.append((bins, codes, home))
-        rng = np.random.default_rng(seed_for(party.secret, "order"))
-        hide = settings.hide_order
-        order = rng.permutation(len(found)) if hide else np.arange(len(found))
-        self.fine: list[Bins] = [found[j][0] for j in order]
-        self.home = [found[j][2] for j in order]
-        self._codes = np.empty((len(rows), len(found)), dtype=np.int64)
-        for j, source in enumerate(order):
-            self._codes[:, j] = found[source][1]
-        self._records = torch.from_numpy(self._codes)
-        party.boundary.protect(self._records)
-        # For each column the bins in the order of its cells, missing values last.
-        self._bins: list[Integers] = []
-        for j, bins in enumerate(self.fine):
-            known = np.arange(1, bins.width + 1)
-            if hide:
-                ordered = isinstance(bins, NumericBins)
-                known = known[:: rng.choice([1, -1])] if ordered else rng.permutation(known)
-            gaps = (self._codes[:, j] == MISSING).any()
-            self._bins.append(np.append(known, MISSING) if gaps else known)
-        self.cells = Cells(
-            np.array([bins.width for bins in self.fine], dtype=np.int64),
-            np.array([isinstance(bins, NumericBins) for bins in self.fine], dtype=np.bool_),
-            np.array([MISSING in bins for bins in self._bins], dtype=np.bool_),
-        )
-        self.columns: list[CardColumn] = []
-        self._final = np.empty((len(rows), 0), dtype=np.int64)  # bins of the columns left
-
-    def index(self) -> Integers:
-        """The cell of each person and column, (n, columns)."""
-        out = np.empty_like(self._codes)
-        first = 0
-        for j, bins in enumerate(self._bins):
-            cell = np.full(self.fine[j].width + 1, -1, dtype=np.int64)
-            cell[bins] = first + np.arange(len(bins))
-            out[:, j] = cell[self._codes[:, j]]
-            first += len(bins)
-        return out
-
-    def merge(self, columns: Integers, into: Integers, counts: Floats) -> None:
-        """Take the final bins of some columns.
-
-        Args:
-            columns: Their numbers, rising.
-            into: For each of their cells the number of its final bin, from 1; 0 for missing values.
-            counts: Goods and bads of their final bins, for each column missing values first.
-
-        Raises:
-            Refused: bins would be merged that cannot be, or are not of this party's people.
-        """
-        if len(columns) and not (
-            columns.min() >= 0
-            and columns.max() < len(self.fine)
-            and (np.diff(columns) > 0).all()
-            and len(into) == int(self.cells.sizes[columns].sum())
-        ):
-            raise self._refused("bins of columns that it does not have")
-        taken: list[CardColumn] = []
-        placed = [np.empty((0, len(self.rows)), dtype=np.int64)]
-        for j in columns.tolist():
-            bins, fine = self._bins[j], self.fine[j]
-            mine, into = np.split(into, [len(bins)])
-            known = bins != MISSING
-            told = np.empty(fine.width, dtype=np.int64)
-            told[bins[known] - 1] = mine[known]
-            last = int(told.max())
-            numbers, first = np.unique(told, return_index=True)
-            gapless = np.array_equal(numbers, np.arange(1, last + 1))
-            if mine[~known].any() or not gapless or len(counts) < last + 1:
-                raise self._refused("bins that cannot be merged so")
-            held, counts = np.split(counts, [last + 1])
-            order = np.argsort(first)  # this party's own, whatever order it told
-            number = np.argsort(order)[told - 1] + 1
-            held = held[np.append(MISSING, order + 1)]
-            final = merged(fine, number)
-            codes = np.append(MISSING, number)[self._codes[:, j]]
-            people = np.bincount(codes, minlength=last + 1)
-            if (held < 0).any() or (held != np.rint(held)).any() or (held.sum(1) != people).any():
-                raise self._refused(f"goods and bads of other people than column {j + 1} has")
-            placed.append(codes[None])
-            home = self.home[j]
-            taken.append(
-                CardColumn(
-                    number=j,
-                    goods=tuple(held[:, 0].astype(int).tolist()),
-                    bads=tuple(held[:, 1].astype(int).tolist()),
-                    bins=final,
-                    missing=MISSING if home == MISSING else int(number[home - 1]),
-                    reason=f"{self.party.name}-{j + 1}",
-                )
-            )
-        self.columns, self._final = taken, np.concatenate(placed).T
-        for j, fine in enumerate(self.fine):
-            if j not in columns:
-                self.left_out[fine.name] = f"an IV below {self.settings.min_iv:g}"
-
-    def woe(self) -> Floats:
-        """WOE columns that are left, (n, columns left)."""
-        return looked_up([column.woe for column in self.columns], self._final)
-
-    def whole(self, largest: int) -> Integers:
-        """The same less their means, as whole numbers up to ``largest``."""
-        tables = [column.whole(largest).astype(np.float64) for column in self.columns]
-        return looked_up(tables, self._final).astype(np.int64)
-
-    def select(self, verdicts: Integers, figures: Floats) -> None:
-        """Drop columns.
-
-        Args:
-            verdicts: (columns left, 2): why each is dropped, or ``KEPT``; and which column of this
-                party it is too like, -1 for another party's.
-            figures: The correlation or variance inflation factor, (columns left,).
-
-        Raises:
-            Refused: they are not about these columns.
-        """
-        if verdicts.shape != (len(self.columns), 2) or figures.shape != (len(self.columns),):
-            raise self._refused("verdicts on another number of columns than are left")
-        names = {column.number: column.name for column in self.columns}
-        dropped: dict[str, str] = {}
-        for column, (why, rival), figure in zip(
-            self.columns, verdicts.tolist(), figures.tolist(), strict=True
-        ):
-            if why == KEPT:
-                continue
-            if why == CORRELATED:
-                whom = f"'{names[rival]}'" if rival in names else "a column of another party"
-                dropped[column.name] = (
-                    f"a correlation of {figure:.2f} with {whom}, whose IV is greater"
-                )
-            elif why == INFLATED:
-                dropped[column.name] = (
-                    f"a variance inflation factor of {figure:.1f}, above {self.settings.max_vif:g}"
-                )
-            else:
-                raise self._refused("an unknown verdict")
-        self.left_out |= dropped
-        kept = np.flatnonzero(verdicts[:, 0] == KEPT)
-        self.columns = [self.columns[j] for j in kept]
-        self._final = self._final[:, kept]
-
-    def as_party(self) -> Party:
-        """The party as the regression sees it: its columns are the WOE columns that are left."""
-        seen = copy.copy(self.party)
-        names = [column.name for column in self.columns]
-        woe = np.zeros((len(self.party), len(names)))
-        woe[self.rows] = self.woe()
-        labels = self.party.frame.select(self.party.labels_columns).get_columns()
-        weights = [pl.Series(name, woe[:, j]) for j, name in enumerate(names)]
-        seen.frame = pl.DataFrame([*labels, *weights])
-        seen.columns, seen.categories = names, ()
-        return seen
-
-    @property
-    def card(self) -> Card:
-        """What is kept of it all."""
-        return Card(
-            party=self.party.name, columns=tuple(self.columns), left_out=dict(self.left_out)
-        )
-
-    def _refused(self, what: str) -> Refused:
-        return Refused(f"party '{self.party.name}' was sent {what}")
-
-
-# -- the passive party ---------------------------------------------------------------------------
-
-
-class ScorecardSide(PassiveSide):
-    """What a passive party answers. It keeps its card; nobody else sees it.
-
-    Attributes:
-        card: Its part of the scorecard.
-        draft: Its columns, while the scorecard is made.
-        key: The public key that comes with what is to be computed on.
-        secret: A key of its own.
-        asked: Scalar products answered so far.
-        coefficients: What the regression gave its WOE columns.
-        errors: Their standard errors, if they were asked for.
-    """
-
-    card: Card
-    draft: Draft
-    key: PublicKey | None = None
-    secret: PrivateKey | None = None
-    asked: int
-    coefficients: Floats
-    errors: Floats | None
-
-    @operation
-    def begin(self, rows: RowSelection, settings: Control) -> SplitChoice:
-        """Cut fine bins. Answers (columns, 3): bins, whether they have an order, and whether
-        there are missing values."""
-        agreed = CardSettings.model_validate(settings)
-        self.draft = Draft(self.party, self._mine(rows), agreed)
-        self.key, self.secret, self.asked = None, None, 0
-        cells = self.draft.cells
-        table = np.stack([cells.widths, cells.ordered, cells.missing], axis=1)
-        return torch.from_numpy(table.astype(np.int32).reshape(-1, 3))
-
-    @operation
-    def take_key(self, key: Ciphertext) -> None:
-        """Take the public key that what follows is encrypted under."""
-        self.key = read_public_key(key)
-
-    @operation
-    def count(self, outcomes: Ciphertext) -> Ciphertext:
-        """Encrypted goods and bads of each cell, re-randomised."""
-        key = self._key()
-        rows = key.read(outcomes)
-        if not isinstance(rows, EncryptedRows) or len(rows) != len(self.draft.rows):
-            raise Refused("the encrypted outcomes of everybody in training were due")
-        sums = key.sum_by_index(
-            rows,
-            self.draft.index(),
-            self.draft.cells.total,
-            smallest=self.draft.settings.fewest,
-        )
-        return sums.to_tensor()
-
-    @operation
-    def merge(self, columns: SplitChoice, into: SplitChoice, counts: Histogram) -> None:
-        """Take the final bins of the columns that are left, see :meth:`Draft.merge`."""
-        if counts.dim() != 2 or counts.shape[1] != 2:
-            raise Refused("goods and bads were due")
-        numbers = columns.numpy().astype(np.int64).reshape(-1)
-        self.draft.merge(
-            numbers, into.numpy().astype(np.int64).reshape(-1), counts.double().numpy()
-        )
-
-    @operation
-    def own_products(self, scale: Control) -> Histogram:
-        """Scalar products among this party's WOE columns as whole numbers; (columns, columns)."""
-        columns = self.draft.whole(_largest(scale)).astype(np.float64)
-        return torch.from_numpy(columns.T @ columns)
-
-    @operation
-    def products(self, scale: Control, column: Ciphertext) -> Ciphertext:
-        """Scalar products of this party's WOE columns with an encrypted column.
-
-        Raises:
-            PolicyError: of so many columns and so few people, products would tell rows.
-        """
-        key = self._key()
-        self.asked += 1
-        if PEOPLE_A_PRODUCT * self.asked > len(self.draft.rows):
-            raise PolicyError(
-                f"party '{self.party.name}' answers no more than one scalar product for every "
-                f"{PEOPLE_A_PRODUCT} of the {len(self.draft.rows):,} people in training, since "
-                "more would tell too much of its columns; set `max_correlation` and `max_vif` to "
-                "null"
-            )
-        vector = key.read(column)
-        if not isinstance(vector, Vector) or len(vector) != len(self.draft.rows):
-            raise Refused("an encrypted column of everybody in training was due")
-        return key.scalar_product(vector, self.draft.whole(_largest(scale))).to_tensor()
-
-    @operation
-    def new_key(self, scale: Control) -> Ciphertext:
-        """Make a key of this party's own, so that another partner can compute on its columns."""
-        scheme = next((s for s in SCHEMES if s == scale.get("scheme")), None)
-        if scheme is None:
-            raise Refused("a key of an unknown scheme was asked for")
-        groups = whole_number(scale, "groups", 2**20, least=1)
-        self.secret = generate(scheme, _workload(len(self.draft.rows), groups, _largest(scale)))
-        return self.secret.public.to_tensor()
-
-    @operation
-    def seal(self, scale: Control) -> Ciphertext:
-        """One of this party's WOE columns under its own key; the active party cannot read it."""
-        number = whole_number(scale, "column", len(self.draft.columns))
-        return self._secret().encrypt(self.draft.whole(_largest(scale))[:, number]).to_tensor()
-
-    @operation
-    def unseal(self, products: Ciphertext) -> Histogram:
-        """Scalar products that another partner computed, (columns of that partner,)."""
-        key = self._secret()
-        sums = key.public.read(products)
-        if not isinstance(sums, Sums):
-            raise Refused("scalar products were due")
-        return torch.from_numpy(key.decrypt(sums)[:, 0].astype(np.float64))
-
-    @operation
-    def select(self, verdicts: SplitChoice, figures: Histogram) -> None:
-        """Learn which columns are dropped and why, see :meth:`Draft.select`."""
-        self.draft.select(verdicts.numpy().astype(np.int64), figures.double().numpy())
-        self.card = self.draft.card
-        self.coefficients, self.errors = np.zeros(len(self.card.columns)), None
-
-    @operation
-    def scale(self, scale: Control) -> None:
-        """Turn the regression's coefficients into points: the score rises by ``factor`` for each
-        unit of the log-odds of being good. ``bad`` is the class that the regression did not call 0.
-        """
-        factor = real_number(scale, "factor", MOST_FACTOR)
-        sign = 1 if whole_number(scale, "bad", 2) else -1
-        self.card = self.card.scaled(sign * self.coefficients, self.errors, factor)
-        self.forget_people()
-
-    @operation
-    def points(self, rows: RowSelection) -> PartialScore:
-        """Each person's points, added up over this party's columns; (n,)."""
-        found = self.card.points(self.party.frame, self._mine(rows))
-        return torch.from_numpy(found.sum(axis=1))
-
-    @operation
-    def shortfalls(self, rows: RowSelection, most: Control) -> PartialScore:
-        """Where people lack the most points, see :meth:`Card.shortfalls`; only columns that this
-        party gives a reason for count."""
-        count = whole_number(most, "reasons", 17, least=1)
-        return torch.from_numpy(self.card.shortfalls(self.party.frame, self._mine(rows), count))
-
-    @operation
-    def reasons(self, start: Control) -> Control:
-        """What this party calls its columns where they cost points: texts by number, 32 at most."""
-        first = whole_number(start, "first", max(1, len(self.card.columns)))
-        some = self.card.columns[first : first + CODES]
-        return {str(c.number): c.reason for c in some if c.reason is not None}
-
-    @operation
-    def save(self, model: Control) -> None:
-        """Keep this party's card as JSON in its own folder."""
-        _write(self.party, model["name"], {"card": self.card.model_dump(mode="json")})
-
-    @operation
-    def load(self, model: Control) -> Control:
-        """Take this party's card; answers how many columns it has."""
-        self.card = Card.model_validate(_read(self.party, model["name"])["card"])
-        return {"columns": len(self.card.columns)}
-
-    # -- its own affairs -------------------------------------------------------------------------
-
-    def forget_people(self) -> None:
-        """The card stays; what was computed from the former table goes."""
-        self.__dict__.pop("draft", None)
-
-    def _key(self) -> PublicKey:
-        if self.key is None:
-            raise Refused(f"party '{self.party.name}' was sent ciphertexts before their key")
-        return self.key
-
-    def _secret(self) -> PrivateKey:
-        if self.secret is None:
-            raise Refused(f"party '{self.party.name}' has made no key")
-        return self.secret
-
-    def _mine(self, rows: Tensor) -> Integers:
-        shared = self.party.shared_with(self.partner)
-        wanted = rows.numpy().astype(np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(shared)):
-            raise Refused(
-                f"party '{self.party.name}' was asked for a row outside of the {len(shared):,} "
-                f"people it shares with '{self.partner}'"
-            )
-        return np.asarray(shared[wanted])
-
-
-class WoeColumns(Columns):
-    """Columns that a linear model takes as they are: weights of evidence."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        object.__setattr__(self, "_names", list(names))  # such objects are frozen otherwise
-
-    @classmethod
-    def fit(
-        cls,
-        frame: pl.DataFrame,
-        columns: Sequence[str],
-        rows: Integers,
-        *,
-        party: str,
-        file: str | None = None,
-        categories: Sequence[str] = (),
-    ) -> Self:
-        """There is nothing to learn."""
-        return cls(columns)
-
-    @property
-    def names(self) -> list[str]:
-        """The columns' names."""
-        names: list[str] = self.__dict__["_names"]
-        return names
-
-    def matrix(self, frame: pl.DataFrame, rows: Integers) -> Floats:
-        """The columns of some rows, (n, d)."""
-        return frame.select(self.names)[rows].to_numpy(writable=True)
-
-    def to_json(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {"names": self.names}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """What :meth:`to_json` gave."""
-        return cls([str(name) for name in data["names"]])
-
-
-class WoeSide(LinearSide):
-    """A passive party's share of the regression, over the WOE columns of the scorecard that its
-    party makes with the same partner."""
-
-    kind = WoeColumns
-    scorecard: ScorecardSide
-
-    @operation
-    def begin(self, rows: RowSelection, settings: Control) -> None:
-        """Take the WOE columns; all weights are 0."""
-        made = [
-            side
-            for side in self.party.sides.values()
-            if isinstance(side, ScorecardSide) and side.partner == self.partner
-        ]
-        if not made:
-            raise Refused(f"party '{self.party.name}' has no scorecard to fit")
-        self.scorecard = made[-1]
-        self.party = self.scorecard.draft.as_party()
-        super().begin(rows, settings)
-
-    @operation
-    def finish(self) -> None:
-        """The weights are the coefficients of the scorecard."""
-        super().finish()
-        errors = self.errors
-        self.scorecard.coefficients = self.weights[:, 0]
-        self.scorecard.errors = None if errors is None else errors[:, 0]
-
-
-class WoeRegression(LogisticRegression):
-    """Logistic regression on the parties' WOE columns."""
-
-    side = WoeSide
-
-
-def _largest(scale: Mapping[str, Any]) -> int:
-    return whole_number(dict(scale), "largest", 2**15, least=1)
-
-
-def _workload(rows: int, groups: int, largest: int) -> Workload:
-    return Workload(rows=rows, largest=largest, width=1, groups=groups, factor=largest)
-
-
-# -- the active party ----------------------------------------------------------------------------
 
 
 @dataclass
@@ -678,9 +148,9 @@ class Dropped:
     """Why a column was dropped.
 
     Attributes:
-        why: ``LOW_IV``, ``CORRELATED`` or ``INFLATED``.
+        why: ``LOW_IV``, ``CORRELATED``, ``INFLATED`` or ``AGAINST``.
         iv: Its IV.
-        figure: That, its correlation, or its variance inflation factor.
+        figure: That, its correlation, or its variance inflation factor; for ``AGAINST`` 0.
         rival: The party and number of the column that it is too like.
     """
 
@@ -729,6 +199,12 @@ def _final_bins(
     return out
 
 
+class WoeRegression(LogisticRegression):
+    """Logistic regression on the parties' WOE columns."""
+
+    side = WoeSide
+
+
 class Scorecard(Method):
     """A credit scorecard: bins of all parties' columns, their weights of evidence, points.
 
@@ -750,6 +226,9 @@ class Scorecard(Method):
             is dropped, whoever holds them; ``None``: none is.
         max_vif: The column of the greatest variance inflation factor is dropped until no one's is
             greater; ``None``: none is.
+        right_signs: Whether a column is dropped whose points would run against its bad rates (its
+            coefficient has the wrong sign, beside the other columns); the one of least IV first,
+            and the regression begins anew.
         pdo: Points that double the odds of being good.
         base_points: Points at the odds ``base_odds``.
         base_odds: Goods for each bad at ``base_points``.
@@ -775,6 +254,7 @@ class Scorecard(Method):
         min_iv: float = 0.02,
         max_correlation: float | None = 0.75,
         max_vif: float | None = 5.0,
+        right_signs: bool = True,
         pdo: float = 20.0,
         base_points: float = 600.0,
         base_odds: float = 50.0,
@@ -786,7 +266,7 @@ class Scorecard(Method):
         sigmoid_range: AboveZero = 8.0,
         inference: bool = False,
         encryption: Encryption = "auto",
-        min_bin_rows: int = 5,
+        min_bin_rows: int = 20,
         hide_order: bool = False,
     ) -> None:
         self.binning = binning
@@ -797,6 +277,7 @@ class Scorecard(Method):
         self.min_iv = min_iv
         self.max_correlation = max_correlation
         self.max_vif = max_vif
+        self.right_signs = right_signs
         self.pdo = pdo
         self.base_points = base_points
         self.base_odds = base_odds
@@ -815,6 +296,11 @@ class Scorecard(Method):
     alike: ClassVar[bool] = True
 
     # -- learning --------------------------------------------------------------------------------
+
+    @property
+    def helped(self) -> bool:  # type: ignore[override]
+        """Whether it needs a party without a table, that holds the key."""
+        return self.protocol == "arbiter"
 
     @property
     def epochs(self) -> int:
@@ -1140,7 +626,7 @@ class Scorecard(Method):
             else:
                 out[block] = self._among(name, scale, len(places))
         if me in of and len(of) > 1:
-            key = generate(scheme, _workload(people, widest, largest))
+            key = generate(scheme, workload_of(people, widest, largest))
             public = key.public.to_tensor()
             for name in holders[1:]:
                 self.peers_[name].ask(ScorecardSide.take_key, public)
@@ -1194,6 +680,92 @@ class Scorecard(Method):
         raise JobError(
             f"columns of {people:,} people are too long for the encryption '{schemes[-1]}'; choose "
             "another, or leave out `max_correlation` and `max_vif`"
+        )
+
+    # -- regression ------------------------------------------------------------------------------
+
+    def _regress(
+        self,
+        fed: Federation,
+        draft: Draft,
+        checkpoint: str | None,
+        on_epoch: OnEpoch | None,
+    ) -> None:
+        """Fit the WOE columns that are left, and turn coefficients into points."""
+        number = 0
+        while True:
+            name = f"{checkpoint}-{number}" if checkpoint else None  # of other columns another fit
+            model = self._fitted(fed, draft, name, on_epoch)
+            wrong = self._against(draft, model) if self.right_signs else []
+            if not wrong:
+                break
+            self._drop(draft, *min(wrong, key=lambda found: found[1].iv))
+            number += 1
+        self.history_, self.converged_ = model.history_, model.converged_
+        sign = 1 if self.bad_ else -1
+        weights, errors = sign * model.weights_[:, 0], model.errors_
+        self.intercept_ = float(weights[-1])
+        base = self.base_points - self.factor_ * (math.log(self.base_odds) + self.intercept_)
+        self.intercept_points_ = round(base)
+        card = draft.card.scaled(
+            weights[:-1], None if errors is None else errors[:-1, 0], self.factor_
+        )
+        named = [column.model_copy(update={"reason": column.name}) for column in card.columns]
+        self.card_ = card.model_copy(update={"columns": tuple(named)})
+        for peer in self.peers_.values():
+            peer.ask(ScorecardSide.scale, {"factor": self.factor_, "bad": self.bad_})
+
+    def _fitted(
+        self, fed: Federation, draft: Draft, checkpoint: str | None, on_epoch: OnEpoch | None
+    ) -> WoeRegression:
+        """The regression on the WOE columns that are left."""
+        seen = copy.copy(fed)
+        seen.active = draft.as_party()
+        seen.passive = tuple(name for name in self.peers_ if self.partners_[name])
+        return WoeRegression(
+            l2=self.l2,
+            max_iter=self.max_iter,
+            protocol=self.protocol,
+            sigmoid=self.sigmoid,
+            sigmoid_range=self.sigmoid_range,
+            inference=self.inference,
+            encryption=self.encryption,
+        ).fit(seen, checkpoint=checkpoint, on_epoch=on_epoch)
+
+    def _against(self, draft: Draft, model: WoeRegression) -> list[tuple[str, Counted]]:
+        """The columns, with their parties, whose coefficient has the wrong sign."""
+        sign = 1 if self.bad_ else -1
+        weights = sign * model.weights_[:-1, 0]
+        out: list[tuple[str, Counted]] = [
+            (self.active_.name, column)
+            for column, weight in zip(draft.columns, weights, strict=True)
+            if weight > 0
+        ]
+        for name, columns in self.partners_.items():
+            if columns:
+                numbers = self.peers_[name].ask(ScorecardSide.against, {"bad": self.bad_}).tolist()
+                known = {column.number: column for column in columns}
+                if not set(numbers) <= set(known):
+                    raise self._wrong(name, "columns that it does not have")
+                out += [(name, known[number]) for number in numbers]
+        return out
+
+    def _drop(self, draft: Draft, name: str, column: Counted) -> None:
+        """Drop a column whose points would run against its bad rates."""
+        self.dropped_[name][column.number] = Dropped(AGAINST, column.iv, 0.0)
+        columns = draft.columns if name == self.active_.name else self.partners_[name]
+        verdicts = np.zeros((len(columns), 2), dtype=np.int64)
+        for line, other in enumerate(columns):
+            verdicts[line] = (AGAINST if other.number == column.number else KEPT), -1
+        figures = np.zeros(len(columns))
+        if name == self.active_.name:
+            draft.select(verdicts, figures)
+            return
+        self.partners_[name] = tuple(c for c in columns if c.number != column.number)
+        self.peers_[name].ask(
+            ScorecardSide.select,
+            torch.from_numpy(verdicts.astype(np.int32)),
+            torch.from_numpy(figures),
         )
 
     # -- scoring ---------------------------------------------------------------------------------
@@ -1314,7 +886,12 @@ class Scorecard(Method):
 
         Columns ``party``, ``column`` (its number from 1), ``IV``, ``kept`` and ``why not``.
         """
-        words = {LOW_IV: "low IV", CORRELATED: "correlation", INFLATED: "variance inflation"}
+        words = {
+            LOW_IV: "low IV",
+            CORRELATED: "correlation {:.2f}",
+            INFLATED: "variance inflation {:.1f}",
+            AGAINST: "points against its bad rates",
+        }
         lines: list[dict[str, Any]] = []
         for name, columns in self.partners_.items():
             lines += [
@@ -1326,17 +903,57 @@ class Scorecard(Method):
                     "party": name,
                     "column": number + 1,
                     "IV": dropped.iv,
-                    "why not": f"{words[dropped.why]} {dropped.figure:.3g}",
+                    "why not": words[dropped.why].format(dropped.figure),
                 }
                 for number, dropped in self.dropped_[name].items()
             ]
         schema = {"party": pl.String, "column": pl.Int64, "IV": pl.Float64, "why not": pl.String}
         return pl.DataFrame(lines, schema=schema).sort("party", "column")
 
+    def sheets(self) -> list[Sheet]:
+        """The active party's own card, and all columns as far as it knows them."""
+        lines: list[list[str | int | float | None]] = []
+        before = ""
+        for row in self.table().iter_rows(named=True):
+            new, before = row["column"] != before, row["column"]
+            wanted = ("bin", "people", "bad rate", "WOE", "IV", "points")
+            lines.append([row["column"] if new else "", *(row[key] for key in wanted)])
+        mine, name = self.card_.summary(), self.active_.name
+        columns: list[list[str | int | float | None]] = [
+            [row["column"], name, row["IV"], row["coefficient"], row["left out"]]
+            for row in mine.iter_rows(named=True)
+        ]
+        columns += [
+            [f"{row['party']}-{row['column']}", row["party"], row["IV"], None, row["why not"]]
+            for row in self.partner_table().iter_rows(named=True)
+        ]
+        scale = (
+            f"Every score starts from {self.intercept_points_} points. {self.base_points:g} points "
+            f"are odds of {self.base_odds:g} goods to one bad, and {self.pdo:g} more double them."
+        )
+        partners = (
+            "Partners' columns have numbers here; their names, bins and points are in each "
+            "partner's own file."
+        )
+        return [
+            Sheet(
+                title=f"Scorecard of {name}",
+                note=scale,
+                columns=["Column", "Bin", "People", "Bad rate", "WOE", "IV", "Points"],
+                rows=lines,
+            ),
+            Sheet(
+                title="Columns",
+                note=partners if self.partners_ else "",
+                columns=["Column", "Party", "IV", "Coefficient", "Left out for"],
+                rows=columns,
+            ),
+        ]
+
     # -- keeping ---------------------------------------------------------------------------------
 
     def save(self, name: str) -> None:
-        """Every party keeps its own card as JSON."""
+        """Every party keeps its own card as JSON, and its bins and points as CSV."""
         for peer in self.peers_.values():
             peer.ask(ScorecardSide.save, {"name": name})
         partners = {
@@ -1344,7 +961,6 @@ class Scorecard(Method):
             for party, columns in self.partners_.items()
         }
         model = {
-            "card": self.card_.model_dump(mode="json"),
             "label_plan": self.label_plan_.to_json(),
             "bad": self.bad_,
             "intercept": self.intercept_,
@@ -1361,11 +977,11 @@ class Scorecard(Method):
             },
             "history": history_to_json(self.history_),
         }
-        _write(self.active_, name, model)
+        write_model(self.active_, name, self.card_, model)
 
     def load(self, name: str, federation: Federation) -> Self:
         """Take the cards that :meth:`save` kept."""
-        model = _read(federation.active, name)
+        model = read_model(federation.active, name)
         self.active_, self.peers_ = federation.active, federation.open("scorecard", ScorecardSide)
         self.session_ = next((peer.session for peer in self.peers_.values()), None)
         self.card_ = Card.model_validate(model["card"])
@@ -1394,42 +1010,6 @@ class Scorecard(Method):
                 )
         return self
 
-    # -- regression ------------------------------------------------------------------------------
-
-    def _regress(
-        self,
-        fed: Federation,
-        draft: Draft,
-        checkpoint: str | None,
-        on_epoch: OnEpoch | None,
-    ) -> None:
-        """Fit the WOE columns that are left, and turn coefficients into points."""
-        seen = copy.copy(fed)
-        seen.active = draft.as_party()
-        seen.passive = tuple(name for name in self.peers_ if self.partners_[name])
-        model = WoeRegression(
-            l2=self.l2,
-            max_iter=self.max_iter,
-            protocol=self.protocol,
-            sigmoid=self.sigmoid,
-            sigmoid_range=self.sigmoid_range,
-            inference=self.inference,
-            encryption=self.encryption,
-        ).fit(seen, checkpoint=checkpoint, on_epoch=on_epoch)
-        self.history_, self.converged_ = model.history_, model.converged_
-        sign = 1 if self.bad_ else -1
-        weights, errors = sign * model.weights_[:, 0], model.errors_
-        self.intercept_ = float(weights[-1])
-        base = self.base_points - self.factor_ * (math.log(self.base_odds) + self.intercept_)
-        self.intercept_points_ = round(base)
-        card = draft.card.scaled(
-            weights[:-1], None if errors is None else errors[:-1, 0], self.factor_
-        )
-        named = [column.model_copy(update={"reason": column.name}) for column in card.columns]
-        self.card_ = card.model_copy(update={"columns": tuple(named)})
-        for peer in self.peers_.values():
-            peer.ask(ScorecardSide.scale, {"factor": self.factor_, "bad": self.bad_})
-
     def _wrong(self, name: str, what: str) -> Refused:
         return Refused(f"party '{name}' answered with {what}; the scorecard was dropped")
 
@@ -1440,35 +1020,4 @@ def _fits(scheme: Scheme, people: int, groups: int, bits: int) -> bool:
         return True
     largest = 2**bits - 1
     setting: Literal["fast", "strict"] = "fast" if scheme == "rlwe-fast" else "strict"
-    return holds_product(setting, _workload(people, groups, largest), largest * people**0.5, 0)
-
-
-def _write(party: Party, name: str, model: dict[str, Any]) -> None:
-    """Keep a party's part of a model as JSON that people can read.
-
-    Raises:
-        InterlaceError: the disk does not take it.
-    """
-    folder = party.path("models", name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        content = json.dumps({"format": FORMAT, **model}, indent=1, ensure_ascii=False)
-        write_whole(folder / MODEL_FILE, content.encode())
-    except OSError as e:
-        raise InterlaceError(f"{folder} cannot be written ({e.strerror or e})") from e
-
-
-def _read(party: Party, name: str) -> dict[str, Any]:
-    """What :func:`_write` wrote.
-
-    Raises:
-        InterlaceError: there is none, or it is no scorecard.
-    """
-    folder = party.path("models", name)
-    try:
-        model: dict[str, Any] = json.loads((folder / MODEL_FILE).read_bytes())
-        if model["format"] != FORMAT:
-            raise ValueError("another format")
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InterlaceError(f"{folder} holds no scorecard that can be read") from e
-    return model
+    return holds_product(setting, workload_of(people, groups, largest), largest * people**0.5, 0)
