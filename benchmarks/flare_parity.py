@@ -136,10 +136,12 @@ def difference(one: Path, other: Path) -> float:
     for file in files:
         if file.suffix != ".safetensors":
             if (one / file).read_bytes() != (other / file).read_bytes():
+                print("  another text:", file)
                 return float("inf")
             continue
         a, b = load_file(one / file), load_file(other / file)
         if a.keys() != b.keys() or any(a[n].shape != b[n].shape for n in a):
+            print("  other arrays:", file, {n: t.shape for n, t in a.items()}, b.keys())
             return float("inf")
         for name, x in a.items():
             x, y = x.double(), b[name].double()
@@ -177,9 +179,11 @@ def compared(federation: Local, contract: Contract, scratch: Path) -> dict[str, 
                 messages(one / "ledger.sqlite", tag),
             )
             same &= ours == theirs
-            for key in sorted(ours.keys() | theirs.keys()):
-                if ours.get(key) != theirs.get(key):
-                    print("  differs at", name, key, ours.get(key), theirs.get(key))
+            for key in sorted(
+                k for k in ours.keys() | theirs.keys() if ours.get(k) != theirs.get(k)
+            ):
+                print("  differs at", name, key, ours.get(key), theirs.get(key))
+                break
             folder = Path("models", tag)
             if (site / folder).exists() or (one / folder).exists():
                 widest = max(widest, difference(site / folder, one / folder))

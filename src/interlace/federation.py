@@ -42,6 +42,7 @@ class _Common:
     protocol: Literal["auto", "dh", "kkrt"] = "auto"
     reveal: Literal["pairs", "common"] = "pairs"
     opened: set[str] = field(default_factory=set)
+    met: bool = False  # whether the partners take part in the conversation about the run
     alignment: Alignment | None = None
     label_plan: LabelPlan | None = None
 
@@ -170,8 +171,8 @@ class Federation:
         if isinstance(self.engine, InProcess):
             sides = {n: RunSide(self.engine.parties[n], self.active.name) for n in self.passive}
             return {name: operation(side, about) for name, side in sides.items()}
-        if RUN not in self._common.opened:
-            self._common.opened.add(RUN)
+        if not self._common.met:
+            self._common.met = True
             for name in self.passive:
                 self.engine.open(RUN, RunSide, name, self.active.name)
         return {name: peer.ask(operation, about) for name, peer in self.peers(RUN).items()}
