@@ -42,6 +42,7 @@ from interlace.methods.vertical import (
     PrivilegedDistillation,
     ProtoEVFL,
     Scorecard,
+    SecureTransfer,
     SplitVFL,
     SSVFLCollaborative,
     SSVFLIndependent,
@@ -127,6 +128,13 @@ CATALOGUE: dict[str, Entry] = {
         "method",
         "All labelled people of the active party give classes a meaning in a space that both sides "
         "embed their people into; a partner's view alone then names a person.",
+    ),
+    "secure_transfer": Entry(
+        SecureTransfer,
+        "Secure federated transfer learning",
+        "method",
+        "Federated transfer learning of two classes by one layer at each of two parties; all that "
+        "travels in training is encrypted, and each party sees its own gradient alone.",
     ),
     "vfedtrans": Entry(
         VFedTrans,

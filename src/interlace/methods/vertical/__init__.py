@@ -15,6 +15,7 @@ from interlace.methods.vertical.linear import (
 from interlace.methods.vertical.one_shot import FewShotVFL, OneShotVFL
 from interlace.methods.vertical.proto_evfl import ProtoEVFL
 from interlace.methods.vertical.scorecard import Scorecard
+from interlace.methods.vertical.secure_transfer import SecureTransfer
 from interlace.methods.vertical.split import AggVFL, SplitVFL
 from interlace.methods.vertical.ss_vfl import SSVFLCollaborative, SSVFLIndependent
 from interlace.methods.vertical.transfer import FederatedTransfer
@@ -39,6 +40,7 @@ __all__ = [
     "SSVFLCollaborative",
     "SSVFLIndependent",
     "Scorecard",
+    "SecureTransfer",
     "SplitVFL",
     "TweedieRegression",
     "VFedTrans",

@@ -14,9 +14,10 @@ person is named by where a partner's embedding lies::
       │ ── backward(∂L/∂u_k) ───────────────────────► │   θ_k ← θ_k − η ∂L/∂θ_k
       │ after every epoch: embed(validation rows), keep or recall the best, checkpoint
 
-The source encrypts what is exchanged, after replacing the logistic loss by a polynomial; here
-embeddings and gradients travel as in split learning, under the parties' guards, and the loss is the
-true one (the plain mode of its public implementation exchanges as much).
+The source encrypts what is exchanged, after replacing the logistic loss by a polynomial
+(:mod:`secure_transfer <interlace.methods.vertical.secure_transfer>`); here embeddings and gradients
+travel as in split learning, under the parties' guards, and the loss is the true one (the plain mode
+of its public implementation exchanges as much).
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class FederatedTransfer(JointTraining):
 
     For classes, not for regression; the active party needs columns, and all embeddings one width.
     Tables and images. Several classes (each against the rest) and several partners (the mean of
-    their embeddings) are ours; the source has two of each. It encrypts, and this does not.
+    their embeddings) are ours; the source has two of each. It encrypts, and this does not:
+    :class:`SecureTransfer` does.
 
     Args:
         epochs: Most passes over the shared people.
