@@ -27,6 +27,7 @@ LOGIN_SECONDS = 20.0
 CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
 START_SECONDS = 300.0  # how long FLARE waits for all job processes to come up
 LOOK_AGAIN = 2.0
+MOST_BARREN = 4  # jobs in a row that a site does not even begin: that is no accident
 
 
 def submit(kit: Path, contract: Contract) -> str:
@@ -99,40 +100,66 @@ def watch(
     Raises:
         InterlaceError: the server was away for too long.
     """
-    run, since, last = folder.run(contract.run), time.monotonic(), ""
-    furthest = run.status.done
-    while True:  # a session, which ends when the server does
+    follow = _Following(folder, contract, job, on_state)
+    while True:
         try:
-            with session(folder.user) as server:
-                while True:
-                    job = job or _submit(server, contract)
-                    now = _state(server, job)
-                    if now != last:
-                        on_state(job, now)
-                        last = now
-                    done = run.status
-                    if done.done > furthest:
-                        furthest, since = done.done, time.monotonic()
-                    late = time.monotonic() - since > contract.wait * 3600
-                    if now.startswith("FINISHED"):
-                        if now == RunStatus.FINISHED_ABORTED.value:  # somebody wanted it to end
-                            done = done.model_copy(update={"state": "stopped"})
-                            run.note(done)
-                        elif done.job != job and not late:
-                            raise JobError(
-                                f"the job {job} ended ({now}) before '{folder.name}' had begun it; "
-                                f"{folder.kit / 'log.txt'} says more"
-                            )
-                        if late or done.state in ("finished", "refused", "failed", "stopped"):
-                            return done
-                        job = ""
+            with session(folder.user) as server:  # it ends when the server does
+                while (status := follow.look(server)) is None:
                     time.sleep(LOOK_AGAIN)
+                return status
         except JobError:
             raise
         except InterlaceError:
-            if time.monotonic() - since > contract.wait * 3600:
+            if follow.late:
                 raise
             time.sleep(LOOK_AGAIN)
+
+
+class _Following:
+    """What :func:`watch` knows of a run so far."""
+
+    def __init__(
+        self,
+        folder: PartyFolder,
+        contract: Contract,
+        job: str,
+        on_state: Callable[[str, str], None],
+    ) -> None:
+        self.folder, self.contract, self.job, self.on_state = folder, contract, job, on_state
+        self.run = folder.run(contract.run)
+        self.furthest, self.since = self.run.status.done, time.monotonic()
+        self.last, self.barren = "", 0
+
+    @property
+    def late(self) -> bool:
+        """Whether nothing has come forward for as long as the contract waits."""
+        return time.monotonic() - self.since > self.contract.wait * 3600
+
+    def look(self, server: Session) -> Status | None:
+        """Submit the contract if no job of it is there; how the run stands, once it is over."""
+        self.job = self.job or _submit(server, self.contract)
+        state, status = _state(server, self.job), self.run.status
+        if state != self.last:
+            self.on_state(self.job, state)
+            self.last = state
+        if status.done > self.furthest:
+            self.furthest, self.since = status.done, time.monotonic()
+        if not state.startswith("FINISHED"):
+            return None
+        if state == RunStatus.FINISHED_ABORTED.value:  # somebody wanted it to end
+            self.run.note(status.model_copy(update={"state": "stopped", "job": self.job}))
+            return self.run.status
+        self.barren = 0 if status.job == self.job else self.barren + 1
+        if self.barren == MOST_BARREN:
+            raise JobError(
+                f"{self.barren} jobs ended before '{self.folder.name}' had begun them, the last "
+                f"with {state}; {self.folder.kit / 'log.txt'} says more"
+            )
+        over = status.job == self.job and status.state in ("finished", "refused", "failed")
+        if over or self.late:
+            return status
+        self.job = ""
+        return None
 
 
 def write_job(contract: Contract, folder: Path) -> None:
