@@ -27,10 +27,14 @@ from interlace.errors import (
     PolicyError,
     Refused,
 )
-from interlace.methods.vertical.scorecard import Scorecard, ScorecardSide
+from interlace.methods.vertical.scorecard import Scorecard
+from interlace.methods.vertical.scorecard_side import Draft, ScorecardSide
 from interlace.models.scorecard import Card
 
 Make = Callable[..., Federation]
+# For what has nothing to do with the regression: a few of its steps, once.
+QUICK: dict[str, Any] = {"max_iter": 3, "right_signs": False}
+EVERY: dict[str, Any] = {"max_correlation": None, "max_vif": None, **QUICK}
 Floats = np.ndarray
 
 _MATCHED: dict[str, Federation] = {}
@@ -120,11 +124,10 @@ def bad_of(fed: Federation, model: Scorecard) -> np.ndarray:
 # -- it is the pooled table's scorecard ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("hide", [False, True])
-@pytest.mark.parametrize("binning", ["optimal", "quantile"])
+@pytest.mark.parametrize(("binning", "hide"), [("optimal", False), ("quantile", True)])
 def test_woe_and_iv_are_those_of_the_pooled_table(credit: Make, binning: Any, hide: bool) -> None:
     fed = credit()
-    model = card_of(fed, binning=binning, bad="bad", hide_order=hide)
+    model = card_of(fed, binning=binning, bad="bad", hide_order=hide, **QUICK)
     bad = bad_of(fed, model)
     goods, bads = (bad == 0).sum(), bad.sum()
     seen = 0
@@ -148,7 +151,7 @@ def test_woe_and_iv_are_those_of_the_pooled_table(credit: Make, binning: Any, hi
         assert {c.number: pytest.approx(c.iv, abs=1e-9) for c in known} == theirs
 
 
-@pytest.mark.parametrize("binning", ["optimal", "quantile", "equal_width"])
+@pytest.mark.parametrize("binning", ["optimal", "equal_width"])
 def test_bins_are_those_of_one_party_that_holds_everything(credit: Make, binning: Any) -> None:
     """Also with columns in a hidden order, and with messages encoded."""
     fed = credit()
@@ -158,7 +161,7 @@ def test_bins_are_those_of_one_party_that_holds_everything(credit: Make, binning
         Party("bank", everything, id="rownames", label="Status"),
         Party("nobody", bureau.select("rownames", none=pl.lit(1)), id="rownames"),
     ]
-    settings = {"binning": binning, "bad": "bad", "min_bin_rows": 1}
+    settings = {"binning": binning, "bad": "bad", "min_bin_rows": 1, "right_signs": False}
     pooled = Scorecard(**settings).fit(Federation.simulate(parties))
     one = {c.name: c for c in pooled.card_.columns}
     for kw, view in (({}, fed), ({"hide_order": True}, credit(seed=2, wire=True))):
@@ -174,7 +177,7 @@ def test_bins_are_those_of_one_party_that_holds_everything(credit: Make, binning
 def test_bad_rates_of_numbers_rise_or_fall(credit: Make) -> None:
     for binning in ("optimal", "quantile", "equal_width"):
         fed = credit()
-        model = card_of(fed, binning=binning, bad="bad", hide_order=False)
+        model = card_of(fed, binning=binning, bad="bad", hide_order=False, **QUICK)
         for card in cards(fed, model).values():
             for column in card.columns:
                 if column.bins.kind == "numeric":
@@ -202,7 +205,7 @@ def test_auc_is_that_of_scikit_learn_on_the_same_woe(credit: Make, settings: Any
 
 def test_standard_errors_are_those_of_the_information_matrix(credit: Make) -> None:
     fed = credit()
-    model = Scorecard(bad="bad", inference=True).fit(fed)
+    model = Scorecard(bad="bad", inference=True, right_signs=False).fit(fed)
     x = np.column_stack([pooled_woe(fed, model), np.ones(len(fed.rows))])
     weights = [c.coefficient for card in cards(fed, model).values() for c in card.columns]
     p = 1 / (1 + np.exp(-(x @ [*weights, model.intercept_])))
@@ -219,7 +222,7 @@ def test_standard_errors_are_those_of_the_information_matrix(credit: Make) -> No
 def test_columns_are_dropped_as_the_pooled_table_would(breast: Make) -> None:
     """By IV, then by correlation and by variance inflation, over all parties' columns."""
     fed = breast()
-    every = card_of(fed, max_correlation=None, max_vif=None, l2=0.01)
+    every = card_of(fed, **EVERY)
     woe, all_cards = pooled_woe(fed, every), cards(fed, every)
     names = [(p, c.name) for p, card in all_cards.items() for c in card.columns]
     ivs = [c.iv for card in all_cards.values() for c in card.columns]
@@ -238,7 +241,7 @@ def test_columns_are_dropped_as_the_pooled_table_would(breast: Make) -> None:
     assert correlated > 3
     assert inflated > 0
 
-    model = Scorecard(max_correlation=0.75, max_vif=3.0, l2=0.01).fit(fed)
+    model = Scorecard(max_correlation=0.75, max_vif=3.0, **QUICK).fit(fed)
     ours = [(p, c.name) for p, card in cards(fed, model).items() for c in card.columns]
     assert sorted(ours) == sorted(names[i] for i in kept)
     why = [text for card in cards(fed, model).values() for text in card.left_out.values()]
@@ -250,12 +253,36 @@ def test_columns_are_dropped_as_the_pooled_table_would(breast: Make) -> None:
     assert any("another party" in text for text in told.values())
 
 
+def test_no_column_has_points_against_its_bad_rates(credit: Make) -> None:
+    """Of those that would, the one of least IV goes first, at whichever party."""
+    fed = credit()
+    loose = {"max_correlation": None, "max_vif": None, "min_iv": 0.001}
+    every = card_of(fed, bad="bad", right_signs=False, **loose)
+    wrong = [
+        (column.iv, name, column.name)
+        for name, card in cards(fed, every).items()
+        for column in card.columns
+        if column.coefficient > 0
+    ]
+    assert wrong
+    model = card_of(fed, bad="bad", **loose)
+    for card in cards(fed, model).values():
+        assert all(column.coefficient < 0 for column in card.columns)
+        for column in card.columns:
+            assert (np.diff(np.array(column.points)[np.argsort(column.woe)]) >= 0).all()
+    _, name, first = min(wrong)
+    assert "against its bad rates" in cards(fed, model)[name].left_out[first]
+    known = model.partner_table().filter(pl.col("why not").str.contains("against"))
+    told = cards(fed, model)["bureau"].left_out.values()
+    assert len(known) == sum("against" in why for why in told)
+
+
 def test_columns_of_low_iv_are_not_told_their_outcomes(federate: Make) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 3))
     y = (x[:, 0] + rng.normal(size=600) > 1).astype(int)
     fed = federate(x, y, [slice(0, 2)], slice(2, 3))
-    model = Scorecard(min_iv=0.1).fit(fed)
+    model = Scorecard(min_iv=0.1, **QUICK).fit(fed)
     card = side(fed, model, "vendor").card
     assert [c.name for c in card.columns] == ["x0"]
     assert card.left_out == {"x1": "an IV below 0.1"}
@@ -270,7 +297,7 @@ def test_columns_of_low_iv_are_not_told_their_outcomes(federate: Make) -> None:
 
 def test_points_add_up_and_double_the_odds(credit: Make) -> None:
     fed = credit()
-    model = Scorecard(bad="bad", pdo=40, base_points=500, base_odds=20).fit(fed)
+    model = Scorecard(bad="bad", pdo=40, base_points=500, base_odds=20, **QUICK).fit(fed)
     total = np.full(len(fed.rows), float(model.intercept_points_))
     for name, card in cards(fed, model).items():
         total += card.points(*rows_of(fed, name)).sum(axis=1)
@@ -295,7 +322,7 @@ def test_points_add_up_and_double_the_odds(credit: Make) -> None:
 
 def test_one_message_scores_everybody(breast: Make) -> None:
     fed = breast()
-    model = card_of(fed, max_correlation=None, max_vif=None, l2=0.01)
+    model = card_of(fed, **EVERY)
     before = fed.active.boundary.ledger.totals(model.session_).messages
     model.predict(fed)
     after = fed.active.boundary.ledger.totals(model.session_).messages
@@ -304,7 +331,7 @@ def test_one_message_scores_everybody(breast: Make) -> None:
 
 def test_reasons_are_what_cost_the_most_points(credit: Make, tmp_path: Path) -> None:
     fed = credit(seed=1, folder=tmp_path)
-    model = Scorecard(bad="bad").fit(fed)
+    model = Scorecard(bad="bad", **QUICK).fit(fed)
     found = model.reasons(fed, 3)
     short, names = [], []
     for name, card in cards(fed, model).items():
@@ -346,7 +373,7 @@ def test_reasons_are_what_cost_the_most_points(credit: Make, tmp_path: Path) -> 
 
 def test_what_passes_between_the_parties(breast: Make) -> None:
     fed = breast(seed=3, wire=True)
-    Scorecard(max_vif=None, l2=0.01).fit(fed)
+    Scorecard(max_vif=None, max_iter=3).fit(fed)
     entries = [e for e in fed.active.boundary.ledger.entries() if e.session.startswith("scorecard")]
     passed = {(e.operation, e.direction, str(e.kind)) for e in entries}
     assert {(o, k) for o, d, k in passed if d == "sent"} == {
@@ -364,6 +391,7 @@ def test_what_passes_between_the_parties(breast: Make) -> None:
         ("unseal", "ciphertext"),
         ("select", "split choice"),
         ("select", "histogram"),
+        ("against", "control"),
         ("scale", "control"),
     }
     answered = {(o, k) for o, d, k in passed if d == "received"}
@@ -378,6 +406,7 @@ def test_what_passes_between_the_parties(breast: Make) -> None:
         ("seal", "ciphertext"),
         ("unseal", "histogram"),
         ("select", "control"),
+        ("against", "split choice"),
         ("scale", "control"),
     }
     shapes = {(e.operation, e.direction): e.shape for e in entries if e.kind == "split choice"}
@@ -393,7 +422,7 @@ def test_no_party_learns_anothers_columns(tmp_path: Path) -> None:
     bank = pl.DataFrame({"id": ids, "y": y, **{f"hidden{j}": x[:, 20 + j] for j in range(10)}})
     parties = [Party("bank", bank, label="y"), Party("shop", shop)]
     fed = Federation.simulate(parties, folder=tmp_path)
-    model = Scorecard(bad=0, l2=0.01).fit(fed, checkpoint="run")
+    model = Scorecard(bad=0, **QUICK).fit(fed, checkpoint="run")
     model.save("final")
     for mine, other in (("bank", "secret"), ("shop", "hidden")):
         files = list((tmp_path / "parties" / mine).rglob("*.json"))
@@ -418,8 +447,9 @@ def test_no_count_of_few_people_leaves(credit: Make, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rlwe.RLWEPublicKey, "sum_by_index", watched)
     for hide in (False, True):
         fed = credit()
-        settings = {"min_iv": 0.0, "max_correlation": None, "max_vif": None}
-        made = Scorecard(bad="bad", fine_bins=100, min_bin_rows=40, hide_order=hide, **settings)
+        made = Scorecard(
+            bad="bad", min_iv=0.0, fine_bins=100, min_bin_rows=40, hide_order=hide, **EVERY
+        )
         made.fit(fed)
     assert len(seen) == 2
     assert all(counts.min() >= 40 for counts in seen)
@@ -431,14 +461,13 @@ def test_no_count_of_few_people_leaves(credit: Make, monkeypatch: pytest.MonkeyP
 
 def test_a_hidden_order_is_hidden(breast: Make) -> None:
     fed = breast()
-    settings = {"max_correlation": None, "max_vif": None, "l2": 0.01}
-    plain = card_of(fed, **settings)
-    hidden = Scorecard(hide_order=True, **settings).fit(fed)
+    plain = card_of(fed, **EVERY)
+    hidden = Scorecard(hide_order=True, **EVERY).fit(fed)
     one = [c.iv for c in plain.partners_["shop"]]
     other = [c.iv for c in hidden.partners_["shop"]]
     assert one != other
     assert sorted(one) == pytest.approx(sorted(other))
-    np.testing.assert_allclose(plain.points(fed), hidden.points(fed), atol=2)
+    np.testing.assert_allclose(plain.points(fed), hidden.points(fed), atol=3)
 
 
 def test_a_policy_can_forbid(breast: Make) -> None:
@@ -447,7 +476,7 @@ def test_a_policy_can_forbid(breast: Make) -> None:
     with pytest.raises(PolicyError, match="histogram"):
         Scorecard().fit(fed)
     # Without selection by correlation between partners, nothing of that kind leaves a partner.
-    Scorecard(max_correlation=None, max_vif=None, l2=0.01).fit(fed)
+    Scorecard(**EVERY).fit(fed)
 
 
 # -- keeping ------------------------------------------------------------------------------------
@@ -455,7 +484,7 @@ def test_a_policy_can_forbid(breast: Make) -> None:
 
 def test_saved_scorecards_come_back_at_every_party(credit: Make, tmp_path: Path) -> None:
     fed = credit(seed=1, folder=tmp_path)
-    model = Scorecard(bad="bad", pdo=30).fit(fed)
+    model = Scorecard(bad="bad", pdo=30, **QUICK).fit(fed)
     model.save("card")
     view = credit(seed=1, folder=tmp_path)
     again = Scorecard().load("card", view)
@@ -479,7 +508,7 @@ def test_a_killed_training_goes_on_to_the_same_scorecard(breast: Make, tmp_path:
         if record.number == 3:
             raise KeyboardInterrupt
 
-    kw = {"hide_order": True, "l2": 0.01}
+    kw = {"hide_order": True, "max_iter": 6, "max_vif": 2.0}
     whole = Scorecard(**kw).fit(breast(seed=7, folder=tmp_path / "a"), checkpoint="run")
     with pytest.raises(KeyboardInterrupt):
         Scorecard(**kw).fit(breast(seed=7, folder=tmp_path / "b"), checkpoint="run", on_epoch=kill)
@@ -531,15 +560,13 @@ def test_wrong_answers_are_refused(
 ) -> None:
     tampered(monkeypatch, name, change)
     with pytest.raises(Refused, match=why):
-        Scorecard(l2=0.01).fit(breast()).reasons(breast())
+        Scorecard(**QUICK).fit(breast()).reasons(breast())
 
 
 @pytest.mark.parametrize("wrong", ["fewer people", "twice the people", "other bins"])
 def test_wrong_counts_are_refused(
     breast: Make, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    from interlace.methods.vertical.scorecard import Draft
-
     honest = Draft.index
 
     def index(self: Draft) -> np.ndarray:
@@ -620,7 +647,7 @@ def test_too_many_products_for_few_people(federate: Make) -> None:
     y = np.arange(80) % 2
     x = rng.normal(size=(80, 20)) + y[:, None]
     fed = federate(x, y, [slice(0, 2)], slice(2, 20))
-    settings = {"min_iv": 0.0, "max_vif": None, "min_bin_rows": 2}
+    settings = {"min_iv": 0.0, "min_bin_rows": 2, **EVERY, "max_correlation": 0.75}
     with pytest.raises(PolicyError, match="one scalar product for every 5 of the 80 people"):
         Scorecard(**settings).fit(fed)
     Scorecard(**settings | {"max_correlation": None}).fit(fed)
@@ -637,7 +664,7 @@ def test_constant_columns_and_columns_of_one_bin(federate: Make) -> None:
     model = Scorecard(max_correlation=None, max_vif=None, l2=0.01).fit(fed)
     card = side(fed, model, "vendor").card
     assert "one value" in card.left_out["x1"]
-    assert "fewer than 5 people" in card.left_out["x2"]
+    assert "fewer than 20 people" in card.left_out["x2"]
     (only,) = (c for c in card.columns if c.name == "x3")
     goods, bads = (y == 0).sum(), y.sum()
     assert only.woe[0] == pytest.approx(np.log((0.5 / goods) / ((bads + 0.5) / bads)))
@@ -651,7 +678,7 @@ def test_constant_columns_and_columns_of_one_bin(federate: Make) -> None:
 
 def test_values_that_training_did_not_see(credit: Make) -> None:
     fed = credit()
-    model = Scorecard(bad="bad", min_bin_share=0.0, min_bin_rows=1).fit(fed)
+    model = Scorecard(bad="bad", min_bin_share=0.0, min_bin_rows=1, **QUICK).fit(fed)
     bank = fed.active.frame.head(4)
     bureau = fed.engine.parties["bureau"].frame.join(bank.select("rownames"), on="rownames")  # type: ignore[attr-defined]
     odd = bureau.with_columns(Records=pl.lit("unheard of"), Seniority=pl.lit(None, pl.Int64))
@@ -687,7 +714,7 @@ def test_labels_that_do_not_fit(federate: Make, wine: Make, credit: Make) -> Non
         Scorecard(bad=0).fit(fed.view(np.flatnonzero(y == 1)))
     with pytest.raises(AlignmentError, match="0 are good and 0 bad"):
         Scorecard().fit(fed.view(np.zeros(0, dtype=np.int64)))
-    model = Scorecard(l2=0.01, max_vif=None, max_correlation=None).fit(fed)
+    model = Scorecard(**EVERY).fit(fed)
     with pytest.raises(InterlaceError, match="nobody to score"):
         model.predict(fed.view(np.zeros(0, dtype=np.int64)))
 
