@@ -42,6 +42,7 @@ TABLES_ONLY = ("ss_vfl_i", "fed_once", "transfer", "vfedtrans", "apc_vfl")
 LABELS_NEEDED = ("mean_imputation", "entity_augmentation")
 
 _RATE = {"optimisation.learning_rate": (1e-3, 3e-3)}
+_THRESHOLD = {"semi_supervised.threshold": (None, 0.7)}
 _DECAY = {"optimisation.weight_decay": (0.0, 0.1, 1.0)}
 
 
@@ -65,18 +66,20 @@ def space(method: str, material: Material) -> Space:
             return {**_RATE, **_DECAY, **wide}
         case "shared_only" | "pooled":
             return {**_RATE, **_DECAY, **shared}
-        case "one_shot" | "few_shot":
-            floor = {"floor": (0.8, 0.95)} if method == "few_shot" else {}
+        case "one_shot":
             return {
                 **_RATE,
                 **_DECAY,
-                "local_epochs": (40, 15) if dear else (100, 30),
-                **(floor or {"semi_supervised.threshold": (None, 0.7)}),
+                **_THRESHOLD,
+                "local_epochs": (60, 30) if dear else (100, 30),
             }
+        case "few_shot":
+            at_home = {"local_epochs": (60, 30) if dear else (100, 30)}
+            return {**_RATE, **_THRESHOLD, **at_home, "floor": (0.8, 0.6)}
         case "fedcvt":
             return {
                 **_RATE,
-                "epochs": (40, 15) if dear else (100, 30),
+                "epochs": (30, 15) if dear else (100, 30),
                 "batch_size": (32, 64),
                 "joint_threshold": (0.7, 0.9),
             }
@@ -99,12 +102,16 @@ def settings_of(method: str, material: Material, chosen: Mapping[str, Any]) -> d
         "bottom": material.bottom.model_dump(mode="json"),
         "validation": 0.0,
         "patience": None,
-        "refine_epochs": 10 if material.dear else 50,
+        "refine_epochs": 30 if material.dear else 50,
+        "semi_supervised": {"name": "fixmatch"},
     }
-    fixed["semi_supervised"] = {"name": "fixmatch"}
     if material.flip is not None:
         fixed["flip"] = material.flip
         fixed["semi_supervised"]["augment"] = {"flip": material.flip}
+    if material.dear:  # fewer unaligned images in a step, and more steps
+        fixed["semi_supervised"]["ratio"] = 3
+        if method in ("one_shot", "few_shot"):
+            fixed["local_batch_size"] = 32
     settings = accepted(method, fixed)
     for path, value in chosen.items():
         *outer, last = path.split(".")
@@ -129,7 +136,7 @@ def choose(
 
     Args:
         people: A draw that is judged by validation people.
-        trials: How many trials.
+        trials: How many trials; half of them where training is dear.
 
     Raises:
         JobError: Optuna is not installed, or no trial could be fitted.
@@ -164,7 +171,7 @@ def choose(
         sampler = optuna.samplers.BruteForceSampler(seed=0)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.enqueue_trial({k: v[0] for k, v in options.items()})
-    study.optimize(value, n_trials=trials)
+    study.optimize(value, n_trials=-(-trials // 2) if material.dear else trials)
     good = [t for t in tried if t["failed"] is None]
     if not good:
         raise JobError(f"'{method}' cannot be fitted on '{material.name}': {tried[0]['failed']}")
