@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,6 +12,7 @@ from interlace.boundary.guards import build_guard, chain
 from interlace.boundary.kinds import FORMS, NEVER_LEAVES, Kind
 from interlace.errors import PolicyError
 
+Encryption = Literal["none", "rlwe-fast", "rlwe-strict", "okamoto-uchiyama", "paillier"]
 Names = frozenset[str]
 Number = Annotated[int, Field(gt=0)]
 
@@ -36,7 +37,7 @@ class Standing(BaseModel):
 
     Args:
         drivers: Parties that may drive such a run.
-        methods: Methods of such a run, its baselines too.
+        methods: Methods of such a run, and their baselines.
         kinds: Kinds that may leave in it.
         purposes: What it may be for, by the job's `purpose`.
         max_bytes: Most bytes that may leave in it, by the disclosure plan.
@@ -72,7 +73,11 @@ class Policy(BaseModel):
         max_requests: Most requests that are answered in one run.
         smallest_group: Fewest people that one answer, or one sum in it, may be about: no partner
             learns what holds for one person alone.
-        methods: Methods that the party takes part in, baselines too; ``None`` stands for all.
+        min_bin_rows: Fewest people that a sum over a bin may be about, where trees are trained;
+            ``smallest_group`` bounds it too. Smaller bins are merged.
+        encryption: The schemes under which the party works on a partner's encrypted gradients, and
+            ``none`` if it also does so in clear; ``None`` stands for all.
+        methods: Methods that the party takes part in, and their baselines; ``None`` stands for all.
         partners: Parties that it trains with; ``None`` stands for all of the federation.
         purposes: What it takes part for: the job's ``purpose`` must be one of them.
         runs_per_day: Most runs over sites that may begin within 24 hours.
@@ -94,6 +99,8 @@ class Policy(BaseModel):
     max_rows: Number | None = None
     max_requests: Number | None = None
     smallest_group: Number | None = None
+    min_bin_rows: Number | None = None
+    encryption: frozenset[Encryption] | None = None
     methods: Names | None = None
     partners: Names | None = None
     purposes: Names | None = None
@@ -108,7 +115,7 @@ class Policy(BaseModel):
         """Why the party takes no part in a job, or ``None``.
 
         Args:
-            methods: The method's name and those of its baselines.
+            methods: The methods' names.
             partners: The other parties.
             purpose: What the job is for.
         """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,9 @@ from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from interlace import Federation, Party, Policy
 from interlace.boundary import Kind
+from interlace.boundary.policy import Encryption as PolicyEncryption
 from interlace.crypto import Workload, generate
+from interlace.crypto.schemes import SCHEMES
 from interlace.errors import (
     DataError,
     InterlaceError,
@@ -26,9 +29,11 @@ from interlace.errors import (
     PolicyError,
     Refused,
 )
+from interlace.methods.vertical import boosting
 from interlace.methods.vertical.boosting import BoostedTrees, DecisionTree, RandomForest
 from interlace.methods.vertical.boosting_side import BoostingSide
 from interlace.models.trees import add_up
+from interlace.party import Peer
 
 Make = Callable[..., Federation]
 
@@ -162,6 +167,17 @@ def test_paillier_too(federate: Make) -> None:
     kw = {"n_estimators": 1, "max_depth": 2, "max_bin": 4}
     plain = trees(**kw).fit(federate(x[:60], y[:60] > 0, **cut))
     sealed = trees(encryption="paillier", **kw).fit(federate(x[:60], y[:60] > 0, **cut))
+    same_trees(plain, sealed)
+
+
+@pytest.mark.parametrize("options", [{}, {"hide_rows": True}], ids=str)
+def test_okamoto_uchiyama_too(federate: Make, options: dict[str, Any]) -> None:
+    pytest.importorskip("heu", reason="sf-heu is not installed")
+    x, y = load_wine(return_X_y=True)
+    cut = {"cuts": [slice(6, 8)], "own": slice(0, 2)}
+    kw = {"n_estimators": 1, "max_depth": 2, "max_bin": 4, **options}
+    sealed = trees(encryption="okamoto-uchiyama", **kw).fit(federate(x[:90], y[:90] > 0, **cut))
+    plain = trees(**{**kw, "hide_rows": False}).fit(federate(x[:90], y[:90] > 0, **cut))
     same_trees(plain, sealed)
 
 
@@ -495,6 +511,114 @@ def test_a_policy_can_insist_on_encryption(breast: Make) -> None:
     with pytest.raises(PolicyError, match="histogram"):
         trees().fit(breast(options=options))
     trees(n_estimators=1, encryption="rlwe-fast").fit(breast(options=options))
+
+
+@pytest.mark.parametrize(
+    "bound", [{"min_bin_rows": 7}, {"smallest_group": 7}, {"min_bin_rows": 7, "smallest_group": 2}]
+)
+def test_a_policy_bounds_the_smallest_bin(breast: Make, bound: dict[str, Any]) -> None:
+    """The job need not say so; an active party that says otherwise is refused."""
+    fed = breast(options={"vendor": {"policy": Policy(**bound)}})
+    model = trees(max_bin=8).fit(fed)
+    vendor = side(fed, model, "vendor")
+    assert vendor.settings.min_bin_rows == 7
+    same_trees(model, trees(max_bin=8, min_bin_rows=7).fit(breast()))
+    peer, rows = model.peers_["vendor"], torch.arange(len(fed.rows))
+    with pytest.raises(PolicyError, match="7 people or more, and 6 was agreed"):
+        peer.ask(BoostingSide.begin, rows, {"train": 9, "max_bin": 8, "min_bin_rows": 6})
+    with pytest.raises(JobError, match="cannot count"):
+        trees(hide_rows=True, encryption="rlwe-fast").fit(fed)
+
+
+def test_a_policy_names_the_encryption(breast: Make) -> None:
+    strict = Policy(encryption=frozenset({"rlwe-strict"}))
+    fed = breast(options={"vendor": {"policy": strict}})
+    short = {"n_estimators": 1, "max_depth": 2, "max_bin": 4}
+    model = trees(**{**short, "encryption": "auto"}).fit(fed)
+    assert model.scheme_ == "rlwe-strict"
+    with pytest.raises(JobError, match=r"'rlwe-fast'; all allow: rlwe-strict"):
+        trees(**{**short, "encryption": "rlwe-fast"}).fit(fed)
+    with pytest.raises(PolicyError, match="in clear"):
+        trees(**short).fit(fed)
+    key = generate("rlwe-fast", Workload(rows=9, largest=255, groups=4)).public.to_tensor()
+    with pytest.raises(Refused, match="not allowed here"):
+        model.peers_["vendor"].ask(BoostingSide.take_key, key)
+    nothing = {"policy": Policy(encryption=frozenset({"paillier"}))}
+    with pytest.raises(JobError, match="no encryption that every party allows"):
+        trees(encryption="auto").fit(
+            breast(options={"vendor": {"policy": strict}, "bank": nothing})
+        )
+    clear = Policy(encryption=frozenset({"none"}))
+    trees(**short).fit(breast(options={"vendor": {"policy": clear}}))
+
+
+def test_policies_know_the_schemes_by_their_names() -> None:
+    assert {*get_args(PolicyEncryption)} == {"none", *SCHEMES}
+
+
+class Chosen(Exception):
+    """Instead of a key."""
+
+
+def test_auto_goes_by_the_link(breast: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a very slow link a small table's ciphertexts cost more than the work with them."""
+
+    def scheme(**kw: Any) -> str:
+        with pytest.raises(Chosen) as told:
+            trees(max_depth=4, **{"encryption": "auto", **kw}).fit(fed)
+        return str(told.value)
+
+    def stop(scheme: str, _: Workload) -> None:
+        raise Chosen(scheme)
+
+    monkeypatch.setattr(boosting, "generate", stop)
+    monkeypatch.setattr("interlace.crypto.schemes.available", lambda _: True)
+    fed = breast()
+    assert scheme(link_mbps=100) == "rlwe-fast"
+    assert scheme(link_mbps=0.5) == "okamoto-uchiyama"
+    assert scheme() == "rlwe-fast"  # in one process
+    measured = []
+    monkeypatch.setattr(boosting, "_link", lambda peer: measured.append(peer.name) or 62_500)
+    assert scheme(encryption="rlwe-strict") == "rlwe-strict"
+    assert not measured
+    assert scheme() == "okamoto-uchiyama"
+    assert measured == ["vendor"]
+    with pytest.raises(JobError, match="link_mbps"):
+        trees(link_mbps=0).fit(fed)
+
+
+def test_a_resumed_training_keeps_its_scheme(
+    breast: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the link is another by then: other gradients would be rounded otherwise."""
+
+    def kill(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    kw = {"n_estimators": 2, "max_depth": 2, "max_bin": 4, "encryption": "auto"}
+    with pytest.raises(KeyboardInterrupt):
+        trees(**kw).fit(breast(folder=tmp_path), checkpoint="run", on_epoch=kill)
+    monkeypatch.setattr(boosting, "choose", lambda *_, **__: pytest.fail("it chose again"))
+    assert trees(**kw).fit(breast(folder=tmp_path), checkpoint="run").scheme_ == "rlwe-fast"
+
+
+def test_a_link_is_measured_by_what_comes_back(breast: Make) -> None:
+    fed = breast()
+    peer = trees(n_estimators=1).fit(fed).peers_["vendor"]
+    assert boosting._link(peer) > 1e6  # a function call
+
+    class Slow:
+        """Ten megabytes a second, and a round trip of 20 ms."""
+
+        def deliver(self, message: Any) -> Any:
+            answer = peer.engine.deliver(message)
+            time.sleep(0.02 + (message.encoded_size() + answer.encoded_size()) / 1e7)
+            return answer
+
+    far = Peer(peer.me, peer.name, Slow(), peer.session)  # type: ignore[arg-type]
+    assert boosting._link(far) == pytest.approx(1e7, rel=0.3)
+    with pytest.raises(Refused, match="sent back"):
+        peer.ask(BoostingSide.echo, torch.zeros(2**20 + 1, dtype=torch.uint8))
 
 
 def test_noise_on_gradients_is_taken_for_what_it_is(breast: Make) -> None:

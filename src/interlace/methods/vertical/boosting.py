@@ -5,8 +5,11 @@ the loss. Every party cuts its own columns into bins; a split is found from the 
 node, column and bin. The partners' sums are computed on ciphertexts that they cannot read::
 
     active                                                       passive k
+      │ ── terms() ───────────────────────────────────────────────► │
+      │ ◄────── smallest bins and encryption that its policy allows │
       │ ── begin(training rows, settings) ────────────────────────► │   bins its columns
       │ ◄───────────── how many bins each (unnamed) column has ──── │
+      │ ── echo(zeros), where encryption is `auto` ────────────────► │   how fast the link is
       │ ── take_key(public key) ──────────────────────────────────► │
       │ for every tree:
       │ ── start_encrypted(sampled rows, columns, [g, h]) ────────► │
@@ -45,6 +48,7 @@ layered mode, multi-output trees).
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -56,6 +60,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from interlace.boundary.control import whole_number
 from interlace.crypto.base import PrivateKey, Workload
 from interlace.crypto.kernels import cores
 from interlace.crypto.schemes import SCHEMES, Scheme, choose, generate
@@ -98,11 +103,11 @@ from interlace.models.trees import (
     TreeLoss,
     TreeObjective,
 )
-from interlace.party import State
+from interlace.party import Peer, State
 
 CHUNK = 2**17  # people scored in one message
 EXPLAINED = 2**13  # people explained at once, whose paths are all kept in memory
-LINK = 12.5e6  # bytes a second that `auto` reckons with: 100 Mbit/s
+PROBE = 2**18  # bytes by which a link is measured
 BLIND_NODES = 4  # nodes whose sums share a ciphertext where rows are hidden
 
 Encryption = Literal["auto", "none", "rlwe-fast", "rlwe-strict", "okamoto-uchiyama", "paillier"]
@@ -131,7 +136,8 @@ class VerticalTrees(Method):
     """What boosted trees, random forests and single trees over vertical parties share.
 
     After :meth:`fit`: ``trees_`` (rounds, each a list of trees), ``loss_``, ``base_``, ``own_``
-    (the active party's bins and splits) and ``made_`` (how many splits each partner keeps).
+    (the active party's bins and splits), ``made_`` (how many splits each partner keeps) and
+    ``scheme_`` (the encryption that was used, if any).
     """
 
     alike = True
@@ -159,6 +165,7 @@ class VerticalTrees(Method):
     early_stopping_rounds: int | None = None
     validation: float = 0.1
     encryption: Encryption
+    link_mbps: float | None = None
     precision: int
     first_tree_alone: bool = False
     mode: Literal["all", "mix", "layered"] = "all"
@@ -204,6 +211,7 @@ class VerticalTrees(Method):
         y, weight, count = y[order], weight[order], len(train)
         if not weight[:count].sum() > 0:
             raise JobError("the weights of the people to train on add up to 0; see `class_weight`")
+        self.scheme_ = self._scheme_before(fed, checkpoint)
         sources = self._begin(fed, fed.rows[order], count)
         self.base_ = self.loss_.start(y[:count], weight[:count], self.base_score)
         self.trees_: list[list[Tree]] = []
@@ -257,6 +265,8 @@ class VerticalTrees(Method):
                 raise JobError(f"`{name}` must lie above 0 and be at most 1")
         if self.encryption not in ("auto", "none", *SCHEMES):
             raise JobError(f"`encryption` is one of: auto, none, {', '.join(SCHEMES)}")
+        if self.link_mbps is not None and not self.link_mbps > 0:
+            raise JobError("`link_mbps` must be above 0")
         if self.max_depth > 14:
             raise JobError("`max_depth` is at most 14")
         if self.hide_rows and (self.encryption == "none" or self.hide_order):
@@ -317,13 +327,21 @@ class VerticalTrees(Method):
             if name not in (fed.active.name, *self.peers_):
                 raise JobError(f"`monotone_constraints` names '{name}', which is no party here")
 
+        terms = {name: _Terms.of(peer) for name, peer in self.peers_.items()}
+
         def settings(party: str) -> BoostingSettings:
+            asked = terms[party].min_bin_rows if party in terms else 1
+            if self.hide_rows and asked > 1:
+                raise JobError(
+                    f"party '{party}' adds up {asked} people or more, which it cannot count if it "
+                    "sees no rows (`hide_rows`)"
+                )
             return BoostingSettings.model_validate(
                 {
                     "train": count,
                     "max_bin": self.max_bin,
                     "monotone": constraints.get(party, {}),
-                    "min_bin_rows": self.min_bin_rows,
+                    "min_bin_rows": max(self.min_bin_rows, asked),
                     "hide_order": self.hide_order,
                 }
             )
@@ -355,7 +373,7 @@ class VerticalTrees(Method):
             raise JobError("`first_tree_alone` needs columns at the active party")
         self._key: PrivateKey | None = None
         if self.encryption != "none" and partners:
-            self._key = self._new_key(len(rows), partners)
+            self._key = self._new_key(len(rows), partners, [terms[p.name] for p in partners])
             public = self._key.public.to_tensor()
             for partner in partners:
                 partner.key = self._key
@@ -364,7 +382,14 @@ class VerticalTrees(Method):
         self.made_ = {source.name: 0 for source in (*sources, *partners)}
         return [*sources, *partners]
 
-    def _new_key(self, rows: int, partners: Sequence[Partner]) -> PrivateKey:
+    def _new_key(
+        self, rows: int, partners: Sequence[Partner], terms: Sequence[_Terms]
+    ) -> PrivateKey:
+        """A key of the scheme that was asked for, or of the fastest that all parties allow.
+
+        Raises:
+            JobError: a party does not allow it, or all allow none.
+        """
         cells = max(partner.cells for partner in partners)
         width = 2 * (self.loss_.outputs if self.multi_output else 1)
         nodes = 2 ** max(0, self.max_depth - 2)  # asked for at the deepest level
@@ -375,19 +400,30 @@ class VerticalTrees(Method):
             width=width * apart,
             groups=min(cells * (1 if self.hide_rows else 2 * nodes), 2**30),
         )
-        scheme: Scheme
+        policies = [t.encryption for t in terms] + [self.active_.policy.encryption]
+        allowed = [s for s in SCHEMES if all(p is None or s in p for p in policies)]
+        if self.encryption not in ("auto", *allowed):
+            raise JobError(
+                f"not every party's policy allows the encryption '{self.encryption}'; all allow: "
+                f"{', '.join(allowed) or 'none'}"
+            )
         if self.encryption == "auto":
-            columns = max(len(partner.full) for partner in partners)
-            scheme = choose(
-                _fitting(workload, "fast"),
-                columns=columns,
-                link=LINK,
-                cores=cores(),
-                levels=(self.max_depth + 1) / 2,
-            )[0].scheme
+            if self.scheme_ not in allowed:  # else a training that goes on keeps to its scheme
+                link = (self.link_mbps or 0) * 125_000 or min(_link(p.peer) for p in partners)
+                estimates = choose(
+                    _fitting(workload, "fast"),
+                    columns=max(len(partner.full) for partner in partners),
+                    link=link,
+                    cores=cores(),
+                    levels=(self.max_depth + 1) / 2,
+                    allowed=allowed,
+                )
+                self.scheme_ = estimates[0].scheme
         else:
             assert self.encryption != "none"
-            scheme = self.encryption
+            self.scheme_ = self.encryption
+        scheme = self.scheme_
+        assert scheme is not None
         if scheme in ("rlwe-fast", "rlwe-strict"):
             workload = _fitting(workload, "fast" if scheme == "rlwe-fast" else "strict")
         self._largest = workload.largest
@@ -749,6 +785,14 @@ class VerticalTrees(Method):
         text = f"{sorted(self.get_params().items())!r} {fed.seed}"
         return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
 
+    def _scheme_before(self, fed: Federation, checkpoint: str | None) -> Scheme | None:
+        """The scheme of a training that was stopped: another would round gradients otherwise."""
+        done = latest_checkpoint(fed.active, checkpoint) if checkpoint else None
+        if checkpoint is None or done is None:
+            return None
+        scheme: Scheme | None = read_checkpoint(fed.active, checkpoint, done).meta["scheme"]
+        return scheme
+
     def _checkpoint(
         self, fed: Federation, name: str, done: int, score: Floats, stopping: EarlyStopping
     ) -> None:
@@ -759,6 +803,7 @@ class VerticalTrees(Method):
             "best": [stopping.best, stopping.best_epoch],
             "round": fed.active.boundary.round,
             "seed": self._seed,
+            "scheme": self.scheme_,
         }
         write_checkpoint(fed.active, name, done, State({"score": torch.from_numpy(score)}, meta))
 
@@ -796,6 +841,42 @@ class VerticalTrees(Method):
         fed.active.boundary.round = int(state.meta["round"])
         self._seed = int(state.meta["seed"])
         return state.tensors["score"].numpy().copy()
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a partner's policy asks."""
+
+    min_bin_rows: int
+    encryption: frozenset[str] | None
+
+    @classmethod
+    def of(cls, peer: Peer) -> _Terms:
+        """Ask for them.
+
+        Raises:
+            Refused: the answer cannot be read.
+        """
+        told = peer.ask(BoostingSide.terms)
+        allowed = told.get("encryption")
+        if allowed is not None and not isinstance(allowed, list):
+            raise Refused(f"party '{peer.name}' does not say which encryption it allows")
+        fewest = whole_number(told, "min_bin_rows", 2**31, least=1)
+        return cls(fewest, None if allowed is None else frozenset(map(str, allowed)))
+
+
+def _link(peer: Peer) -> float:
+    """Bytes a second to a partner and back, measured; what one round trip takes is left out."""
+
+    def seconds(size: int) -> float:
+        filler = torch.zeros(size, dtype=torch.uint8)
+        began = time.perf_counter()
+        if len(peer.ask(BoostingSide.echo, filler)) != size:
+            raise Refused(f"party '{peer.name}' sent other bytes back than it was sent")
+        return time.perf_counter() - began
+
+    trip = min(seconds(1) for _ in range(3))
+    return 2 * PROBE / max(min(seconds(PROBE) for _ in range(2)) - trip, 1e-9)
 
 
 def _fitting(workload: Workload, setting: Literal["fast", "strict"]) -> Workload:
@@ -837,7 +918,10 @@ class BoostedTrees(VerticalTrees):
             aside; ``None`` keeps nobody aside and never stops.
         validation: Share of people kept aside to stop early by.
         encryption: ``none``, ``rlwe-fast``, ``rlwe-strict``, ``paillier``, ``okamoto-uchiyama``, or
-            ``auto``: the one of these that is fastest over a link of 100 Mbit/s.
+            ``auto``: the one that is fastest among those that all parties' policies allow, over the
+            slowest link to a partner, which is measured first.
+        link_mbps: The link in Mbit/s if ``auto`` is to reckon with another than it measures, as in
+            a simulation of sites.
         precision: Bits of g and h under encryption; fewer if the scheme does not take so many.
         first_tree_alone: The first round uses the active party's columns alone, so that partners
             never see rows parted by labels as such ("complete secure").
@@ -883,6 +967,7 @@ class BoostedTrees(VerticalTrees):
         early_stopping_rounds: int | None = None,
         validation: float = 0.1,
         encryption: Encryption = "auto",
+        link_mbps: float | None = None,
         precision: int = 16,
         first_tree_alone: bool = False,
         mode: Literal["all", "mix", "layered"] = "all",
@@ -915,6 +1000,7 @@ class BoostedTrees(VerticalTrees):
         self.early_stopping_rounds = early_stopping_rounds
         self.validation = validation
         self.encryption = encryption
+        self.link_mbps = link_mbps
         self.precision = precision
         self.first_tree_alone = first_tree_alone
         self.mode = mode

@@ -25,8 +25,8 @@ from interlace.boundary.kinds import (
 )
 from interlace.crypto.base import PublicKey, merge_small
 from interlace.crypto.base import Rows as EncryptedRows
-from interlace.crypto.schemes import read_public_key
-from interlace.errors import DataError, InterlaceError, Refused
+from interlace.crypto.schemes import SCHEMES, read_public_key
+from interlace.errors import DataError, InterlaceError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.bottom import (
     MOST_EPOCHS,
@@ -47,6 +47,7 @@ from interlace.party import Party, PassiveSide, State, operation
 
 MODEL_FILE = "trees.json"
 FORMAT = "interlace boosted trees 1"
+MOST_ECHO = 2**20  # bytes
 
 
 class BoostingSettings(BaseModel):
@@ -130,12 +131,34 @@ class BoostingSide(PassiveSide):
     _runs: Integers | None
 
     @operation
+    def terms(self) -> Control:
+        """What this party's policy asks of trees: `min_bin_rows`, and the schemes of encryption
+        that it allows (``None``: all, and none at all)."""
+        allowed = self.party.policy.encryption
+        return {
+            "min_bin_rows": self._fewest,
+            "encryption": None if allowed is None else sorted(allowed),
+        }
+
+    @operation
+    def echo(self, filler: Ciphertext) -> Ciphertext:
+        """The same bytes, by which the active party measures how fast the link is."""
+        if len(filler) > MOST_ECHO:
+            raise Refused(f"at most {MOST_ECHO:,} bytes are sent back")
+        return filler
+
+    @operation
     def begin(self, rows: RowSelection, settings: Control) -> SplitChoice:
         """Bin the columns. Answers (columns, 3): bins, whether categories, and sign.
 
         With a hidden order every possible split looks like a column of one bin.
         """
         self.settings = BoostingSettings.model_validate(settings)
+        if self.settings.min_bin_rows < self._fewest:
+            raise PolicyError(
+                f"the policy of party '{self.party.name}' asks for sums over {self._fewest} people "
+                f"or more, and {self.settings.min_bin_rows} was agreed on (`min_bin_rows`)"
+            )
         self._rows = self._mine(rows)
         train = self._rows[: self.settings.train]
         party = self.party
@@ -166,11 +189,18 @@ class BoostingSide(PassiveSide):
     @operation
     def take_key(self, key: Ciphertext) -> None:
         """Take the public key that this training's gradients are encrypted under."""
-        self.key = read_public_key(key)
+        allowed = self.party.policy.encryption
+        self.key = read_public_key(key, [s for s in SCHEMES if allowed is None or s in allowed])
 
     @operation
     def start(self, sampled: RowSelection, columns: SplitChoice, figures: Gradient) -> None:
         """Begin a tree in clear: (rows sampled, 2·outputs) of g, then h."""
+        allowed = self.party.policy.encryption
+        if allowed is not None and "none" not in allowed:
+            raise PolicyError(
+                f"the policy of party '{self.party.name}' does not let it add up gradients in "
+                f"clear: `encryption` lists {', '.join(sorted(allowed))}"
+            )
         if figures.dim() != 2:
             raise Refused("each row has a g and an h")
         self._begin_tree(sampled, columns, len(figures))
@@ -360,6 +390,12 @@ class BoostingSide(PassiveSide):
         return {"splits": len(self.splits)}
 
     # -- its own affairs -----------------------------------------------------------------------
+
+    @property
+    def _fewest(self) -> int:
+        """Fewest people that a sum may be over, by the party's own policy."""
+        policy = self.party.policy
+        return max(policy.min_bin_rows or 1, policy.smallest_group or 1)
 
     def forget_people(self) -> None:
         """The splits stay; the former table's bins go."""
