@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 import interlace
 from interlace.boundary import Policy
 from interlace.boundary.policy import Standing
-from interlace.errors import InterlaceError, Refused
+from interlace.errors import InterlaceError, JobError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.catalogue import entry
 from interlace.sites.account import Account
@@ -153,15 +153,17 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str | None = None
         return Decision(given.answer, given.reason, given, plan_kept(run))
     if submitter is not None and submitter != contract.active:
         return refuse(folder, run, f"'{submitter}' submitted it for '{contract.active}' to drive")
+    policy = folder.read().policy
     try:
-        policy = folder.read().policy
         if why := objection(folder, policy, contract):
             return refuse(folder, run, why)
         plan = plan_for(folder, run)
         if why := over_budget(folder, policy, plan):
             return refuse(folder, run, why)
-    except InterlaceError as e:
-        return Decision("waiting", f"'{folder.name}' cannot answer yet: {e}")
+    except (PolicyError, JobError) as e:
+        return refuse(folder, run, str(e))
+    except InterlaceError as e:  # its table cannot be read, say, which somebody will mend
+        return Decision("waiting", f"'{folder.name}' cannot answer yet: {type(e).__name__}")
     for rule in policy.approve:
         if not _why_not(rule, folder, contract, plan):
             return approve(folder, run, "standing rule")
@@ -235,10 +237,8 @@ def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | 
         )
     if folder.name not in contract.parties:
         return f"'{folder.name}' is not among its parties: {', '.join(contract.parties)}"
-    names = [contract.method.name, *(c.name for c in compared(contract))]
     try:
-        for name in names:
-            entry(name)
+        names = methods_of(contract)
     except InterlaceError as e:
         return str(e)
     others = [name for name in contract.parties if name != folder.name]
@@ -248,6 +248,16 @@ def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | 
         if today >= policy.runs_per_day:
             why = f"its policy begins at most {policy.runs_per_day} runs a day (`runs_per_day`)"
     return why
+
+
+def methods_of(contract: Contract) -> list[str]:
+    """The methods of a run by name; baselines come with them.
+
+    Raises:
+        JobError: there is no such method.
+    """
+    choices = (contract.method, *compared(contract))
+    return [c.name for c in choices if entry(c.name).role == "method"]
 
 
 def over_budget(folder: PartyFolder, policy: Policy, plan: Plan) -> str | None:
@@ -271,10 +281,9 @@ def over_budget(folder: PartyFolder, policy: Policy, plan: Plan) -> str | None:
 
 def _why_not(rule: Standing, folder: PartyFolder, contract: Contract, plan: Plan) -> str | None:
     """What of a run a standing rule does not cover, or ``None``."""
-    names = {contract.method.name, *(c.name for c in compared(contract))}
     if rule.drivers is not None and contract.active not in rule.drivers:
         return "drivers"
-    if rule.methods is not None and not names <= rule.methods:
+    if rule.methods is not None and not set(methods_of(contract)) <= rule.methods:
         return "methods"
     if rule.purposes is not None and contract.purpose not in rule.purposes:
         return "purposes"

@@ -226,7 +226,7 @@ class PartyFolder:
         Raises:
             JobError: a run cannot be called so.
         """
-        if Path(name).name != name or name.startswith("."):
+        if not name or Path(name).name != name or name.startswith("."):
             raise JobError(f"'{name[:80]}' is not the name of a run")
         return RunFolder(self.root / "runs" / name)
 

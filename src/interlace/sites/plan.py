@@ -170,6 +170,7 @@ class _Rehearsal:
             # Matching is done once; each seed is a training of its own.
             times = 1 if session == SESSION else len(self.contract.seeds)
             total[kind] = total[kind] + found * times
+        privacy = self._privacy(set(total), claims)
         told = self._told()
         total[Kind.CONTROL] = total[Kind.CONTROL] + np.array([told, told * TOLD_BYTES])
         if self.name != self.contract.active:  # what its guards claim
@@ -192,7 +193,7 @@ class _Rehearsal:
                 if kind in leaves
             },
             assumed=self._assumed(whole),
-            **self._privacy(leaves, claims),
+            **privacy,
         )
 
     def _whole_length(self, rows: int) -> tuple[dict[tuple[str, Kind], Counts], dict[str, Claim]]:
@@ -320,11 +321,9 @@ class _Rehearsal:
         made.write_ipc(path)
         return PartyFile(table=str(path), id=id_rule, label=label, policy=weights)
 
-    def _privacy(
-        self, leaves: Mapping[Kind, Leaving], claims: Mapping[str, Claim]
-    ) -> dict[str, Any]:
+    def _privacy(self, kinds: set[Kind], claims: Mapping[str, Claim]) -> dict[str, Any]:
         """What the party's guards can claim for the whole run, all receivers together."""
-        due = set(leaves) - NO_CLAIM_DUE
+        due = kinds - NO_CLAIM_DUE
         if self.name == self.contract.active:
             due.discard(Kind.ROW_SELECTION)  # batches are drawn at random, not from the data
         epsilon = delta = 0.0

@@ -1,0 +1,264 @@
+"""Nothing runs without a signed word, and the policy has the last one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import interlace
+from interlace.boundary import Kind
+from interlace.errors import InterlaceError, Refused
+from interlace.job.spec import PartyFile
+from interlace.sites import approval
+from interlace.sites.account import Account
+from interlace.sites.approval import Approval, decide
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder
+from interlace.sites.plan import Leaving, Plan
+
+Make = Callable[..., PartyFolder]
+
+
+@pytest.fixture(autouse=True)
+def plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that are made up, for all but the tests that are about plans: rehearsals take long."""
+
+    def made_up(party: str, _file: PartyFile, contract: Contract) -> Plan:
+        leaves = {Kind.EMBEDDING: Leaving(messages=10, bytes=5_000_000)}
+        return Plan(run=contract.run, party=party, leaves=leaves, without_claim=["embedding"])
+
+    if request.node.get_closest_marker("usefixtures") is None:
+        monkeypatch.setattr(approval, "plan_of", made_up)
+
+
+rehearsed = pytest.mark.usefixtures("plans")  # for real
+
+
+def test_without_a_rule_a_run_waits_and_a_hand_decides(
+    make_party: Make, contract: Contract, root: Any
+) -> None:
+    shop = make_party("shop")
+    first = decide(shop, contract)
+    assert (first.state, first.approval) == ("waiting", None)
+    assert first.plan is not None
+    run = shop.find(None)
+    approval.approve(shop, run)
+    second = decide(shop, contract)
+    assert second.state == "approved"
+    assert second.plan == first.plan
+    assert second.approval is not None
+    assert second.approval.by == "hand"
+    second.approval.verify(contract, root.pem)
+
+
+def test_a_refusal_is_signed_and_says_why(make_party: Make, contract: Contract, root: Any) -> None:
+    shop = make_party("shop")
+    decide(shop, contract)
+    approval.refuse(shop, shop.find(None), "not before the audit", by="hand")
+    said = decide(shop, contract)
+    assert (said.state, said.reason) == ("refused", "not before the audit")
+    assert said.approval is not None
+    said.approval.verify(contract, root.pem)
+    approval.approve(shop, shop.find(None))  # it may change its mind
+    assert decide(shop, contract).state == "approved"
+
+
+RULE = {"drivers": ["bank"], "methods": ["split"], "purposes": ["credit"], "max_bytes": 10**9}
+
+
+def test_a_standing_rule_approves_what_keeps_to_it(make_party: Make, contract: Contract) -> None:
+    said = decide(make_party("shop", approve=[RULE]), contract)
+    assert said.state == "approved"
+    assert said.approval is not None
+    assert said.approval.by == "standing rule"
+
+
+@pytest.mark.parametrize(
+    "narrower",
+    [
+        {"drivers": ["clinic"]},
+        {"methods": ["agg"]},
+        {"purposes": ["research"]},
+        {"max_bytes": 1000},
+        {"kinds": ["control"]},
+    ],
+)
+def test_a_rule_approves_nothing_beyond_it(
+    narrower: dict[str, Any], make_party: Make, contract: Contract
+) -> None:
+    assert decide(make_party("shop", approve=[{**RULE, **narrower}]), contract).state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"methods": ["agg"]}, "takes no part in 'split'"),
+        ({"partners": ["clinic"]}, "does not train with 'bank'"),
+        ({"purposes": ["research"]}, "is not for 'credit'"),
+        ({"budget": {"epsilon": 1.0}}, "claims no privacy"),
+    ],
+)
+def test_no_hand_puts_a_policy_aside(
+    policy: dict[str, Any], said: str, make_party: Make, contract: Contract
+) -> None:
+    shop = make_party("shop", approve=[{}], **policy)
+    answer = decide(shop, contract)
+    assert answer.state != "approved"
+    assert said in answer.reason
+    with pytest.raises(InterlaceError):
+        approval.approve(shop, shop.find(None))
+
+
+@rehearsed
+def test_a_party_whose_table_is_away_waits_and_quotes_no_path(
+    make_party: Make, contract: Contract
+) -> None:
+    shop = make_party("shop", approve=[{}])
+    table = (shop.root / "table.csv").rename(shop.root / "secret.csv")
+    said = decide(shop, contract)
+    assert said.state == "waiting"
+    assert "csv" not in said.reason
+    table.rename(shop.root / "table.csv")
+    assert decide(shop, contract).state == "approved"
+
+
+@rehearsed
+def test_what_the_policy_keeps_back_cannot_be_approved(
+    make_party: Make, contract: Contract
+) -> None:
+    shop = make_party("shop", approve=[{}], allow=["control", "blinded ids"])
+    said = decide(shop, contract)
+    assert said.state == "refused"
+    assert "does not let embedding leave" in said.reason
+    with pytest.raises(InterlaceError, match="does not let embedding leave"):
+        approval.approve(shop, shop.find(None))
+
+
+def test_another_version_of_the_package_is_refused(make_party: Make, contract: Contract) -> None:
+    old = contract.model_copy(update={"version": "0.0.1"})
+    said = decide(make_party("shop", approve=[{}]), old)
+    assert said.state == "refused"
+    assert f"'shop' runs {interlace.__version__}" in said.reason
+
+
+def test_a_run_of_others_and_one_that_another_submitted_are_refused(
+    make_party: Make, contract: Contract
+) -> None:
+    shop = make_party("shop", approve=[{}])
+    theirs = contract.model_copy(update={"parties": ["bank", "clinic"]})
+    assert "not among its parties" in decide(shop, theirs).reason
+    assert "'shop' submitted it" in decide(shop, contract, submitter="shop").reason
+
+
+def test_a_party_that_has_stopped_refuses_and_signs_nothing(
+    make_party: Make, contract: Contract
+) -> None:
+    shop = make_party("shop", approve=[{}])
+    shop.stop_file.touch()
+    said = decide(shop, contract)
+    assert (said.state, said.approval) == ("refused", None)
+    shop.stop_file.unlink()
+    assert decide(shop, contract).state == "approved"
+
+
+def test_so_many_runs_a_day(make_party: Make, contract: Contract) -> None:
+    shop = make_party("shop", approve=[{}], runs_per_day=1)
+    assert decide(shop, contract).state == "approved"
+    assert decide(shop, contract).state == "approved"  # the same run is asked about many times
+    second = contract.model_copy(update={"name": "second"})
+    assert "at most 1 runs a day" in decide(shop, second).reason
+    yesterday = time.time() - 25 * 3600
+    os.utime(shop.run(contract.run).path / "approval.json", (yesterday, yesterday))
+    third = contract.model_copy(update={"name": "third"})
+    assert decide(shop, third).state == "approved"
+
+
+NOISE = [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 20.0}}]
+
+
+@rehearsed
+def test_the_privacy_budget_lasts_over_runs(make_party: Make, contract: Contract) -> None:
+    policy = {"approve": [{}], "guards": {"embedding": NOISE}}
+    plan = decide(make_party("shop", **policy), contract).plan
+    assert plan is not None
+    assert plan.epsilon is not None
+    assert plan.epsilon > 0
+    names = iter(("first", "second", "third"))
+
+    def next_run() -> Contract:
+        return contract.model_copy(update={"name": next(names)})
+
+    budget = {"epsilon": 1.5 * plan.epsilon, "delta": 1e-3}
+    shop = make_party("shop", budget=budget, **policy)
+    (shop.root / "account.sqlite").unlink()
+    assert decide(shop, next_run()).state == "approved"
+    assert Account(shop.root).spent().epsilon == pytest.approx(plan.epsilon)
+    over = decide(shop, next_run())
+    assert over.state == "refused"
+    assert "privacy spent" in over.reason
+    assert Account(shop.root).spent().epsilon == pytest.approx(plan.epsilon)
+
+
+# -- signatures -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def signed(make_party: Make, contract: Contract) -> Approval:
+    said = decide(make_party("shop", approve=[{}]), contract).approval
+    assert said is not None
+    return said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"answer": "refused"},
+        {"time": "2020-01-01T00:00:00+00:00"},
+        {"reason": "gladly"},
+        {"by": "hand"},
+        {"signature": "00"},
+        {"signature": "no hexadecimal"},
+    ],
+)
+def test_an_approval_that_was_changed_does_not_stand(
+    change: dict[str, str], signed: Approval, contract: Contract, root: Any
+) -> None:
+    signed.verify(contract, root.pem)
+    with pytest.raises(Refused, match="signature does not fit"):
+        signed.model_copy(update=change).verify(contract, root.pem)
+
+
+def test_an_approval_is_of_one_contract_by_one_party(
+    signed: Approval, contract: Contract, root: Any
+) -> None:
+    with pytest.raises(Refused, match="another contract"):
+        signed.verify(contract.model_copy(update={"purpose": "marketing"}), root.pem)
+    for name, said in (("bank", "bears the certificate of 'shop'"), ("clinic", "nobody that")):
+        with pytest.raises(Refused, match=said):
+            signed.model_copy(update={"party": name}).verify(contract, root.pem)
+
+
+def test_certificates_of_another_federation_and_old_ones_do_not_stand(
+    make_party: Make, contract: Contract, root: Any
+) -> None:
+    other = type(root)()
+    said = decide(make_party("shop", by=other, approve=[{}]), contract).approval
+    assert said is not None
+    with pytest.raises(Refused, match="another federation"):
+        said.verify(contract, root.pem)
+    said.verify(contract, other.pem)
+    shop = make_party("shop", days=-2, approve=[{}])
+    old = approval.refuse(shop, shop.find(None), "", by="hand").approval
+    assert old is not None
+    with pytest.raises(Refused, match="expired on"):
+        old.verify(contract, root.pem)
+
+
+def test_what_is_no_approval_is_refused() -> None:
+    for text in ("", "{}", '{"run": 1}', "x" * 10_000_000):
+        with pytest.raises(Refused, match="not an approval"):
+            Approval.read(text)

@@ -1,0 +1,136 @@
+"""The disclosure plan is an upper bound, and the boundary makes it one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from interlace import runner
+from interlace.boundary import Boundary, Kind, Ledger, Slot
+from interlace.errors import PolicyError
+from interlace.job.spec import Job
+from interlace.sites import compare
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder
+from interlace.sites.plan import Plan, plan_of
+
+Make = Callable[..., PartyFolder]
+
+METHODS: list[dict[str, Any]] = [
+    {"name": "split", "epochs": 6},
+    {"name": "fedcvt", "epochs": 4},
+    {"name": "boosted_trees", "n_estimators": 4, "max_depth": 3},
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m["name"])
+def test_no_more_leaves_than_was_planned(
+    method: dict[str, Any], make_party: Make, contract: Contract, tmp_path: Path
+) -> None:
+    fields = {**contract.model_dump(), "method": method, "seeds": [0]}
+    contract = Contract.model_validate(fields)
+    folders = {name: make_party(name) for name in contract.parties}
+    files = {name: folder.read() for name, folder in folders.items()}
+    plans = {name: plan_of(name, file, contract) for name, file in files.items()}
+    narrowed = {
+        name: file.model_copy(update={"policy": plans[name].applied(file.policy)})
+        for name, file in files.items()
+    }
+    job = Job(
+        name="real",
+        parties=narrowed,
+        active="bank",
+        method=contract.method,
+        compare="none",
+        seeds=contract.seeds,
+    )
+    runner.run(job, tmp_path / "run")  # within the plans, else the boundaries stop it
+    for name, plan in plans.items():
+        ledger = Ledger(tmp_path / "run" / "parties" / name / "ledger.sqlite")
+        held = compare.against_plan(plan, ledger, name)
+        assert all(h.within for h in held)
+        assert any(h.bytes for h in held)
+        assert {h.kind for h in held if h.messages} <= set(plan.leaves)
+        large = max(held, key=lambda h: h.bytes)
+        assert large.planned_bytes < 5 * large.bytes + 200_000  # a bound that says something
+
+
+def test_what_was_not_planned_does_not_leave(make_party: Make, contract: Contract) -> None:
+    file = make_party("shop").read()
+    plan = plan_of("shop", file, contract)
+    assert Kind.GRADIENT not in plan.leaves
+    boundary = Boundary("shop", plan.applied(file.policy), Ledger(), seed=0)
+
+    def send(kind: Kind, rows: int) -> None:
+        value = torch.zeros(rows, 64)
+        boundary.release("split-0", "forward", "bank", [Slot("answer", kind)], [value])
+
+    with pytest.raises(PolicyError, match="does not let gradient leave"):
+        send(Kind.GRADIENT, 10)
+    many = plan.leaves[Kind.EMBEDDING].bytes // (64 * 4) + 1
+    send(Kind.EMBEDDING, 10)
+    with pytest.raises(PolicyError, match="disclosure plan"):
+        send(Kind.EMBEDDING, many)
+
+
+def test_a_plan_never_widens_a_policy(make_party: Make, contract: Contract) -> None:
+    file = make_party("shop", max_bytes_of={"embedding": 5}, allow_also=["model weights"]).read()
+    plan = Plan(run="r", party="shop", leaves={}).applied(file.policy)
+    assert not plan.allowed
+    with_embeddings = plan_of("shop", make_party("shop").read(), contract).applied(file.policy)
+    assert with_embeddings.max_bytes_of[Kind.EMBEDDING] == 5
+    assert Kind.MODEL_WEIGHTS not in with_embeddings.allowed
+
+
+def test_a_method_that_needs_more_than_the_policy_allows_has_no_plan(
+    make_party: Make, contract: Contract
+) -> None:
+    file = make_party("shop", allow=["control", "blinded ids"]).read()
+    with pytest.raises(PolicyError, match="does not let embedding leave"):
+        plan_of("shop", file, contract)
+
+
+def test_privacy_is_planned_where_guards_claim_it(make_party: Make, contract: Contract) -> None:
+    noise = [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 20.0}}]
+    bare = plan_of("shop", make_party("shop").read(), contract)
+    assert bare.epsilon is None
+    assert "embedding" in bare.without_claim
+    guarded = plan_of("shop", make_party("shop", guards={"embedding": noise}).read(), contract)
+    assert guarded.epsilon is not None
+    assert guarded.guards[Kind.EMBEDDING].startswith("clip")
+    longer = contract.model_copy(
+        update={"method": contract.method.model_copy(update={"epochs": 40})}
+    )
+    more = plan_of("shop", make_party("shop", guards={"embedding": noise}).read(), longer)
+    assert more.epsilon is not None
+    assert more.epsilon > guarded.epsilon > 0
+
+
+# -- ledgers of two parties --------------------------------------------------------------------
+
+
+def test_two_ledgers_of_one_run_are_alike_until_one_is_changed(
+    make_party: Make, contract: Contract, tmp_path: Path
+) -> None:
+    files = {name: make_party(name).read() for name in contract.parties}
+    job = Job(
+        name="r", parties=files, active="bank", method=contract.method, compare="none", seeds=[0]
+    )
+    runner.run(job, tmp_path / "run")
+    ledgers = {n: Ledger(tmp_path / "run" / "parties" / n / "ledger.sqlite") for n in files}
+    mine = list(compare.passed_between(ledgers["bank"].entries(), "bank", "shop"))
+    rows = compare.export(
+        compare.passed_between(ledgers["shop"].entries(), "bank", "shop"), tmp_path / "x.csv"
+    )
+    theirs = compare.exported(tmp_path / "x.csv")
+    assert rows == len(theirs) == len(mine)
+    assert compare.differences(mine, theirs) == []
+    missing = compare.differences(mine, theirs[:-1])
+    assert [(d.mine - d.theirs) for d in missing] == [1]
+    assert missing[0].what == theirs[-1]
+    larger = theirs[0]._replace(bytes=theirs[0].bytes + 1)
+    assert len(compare.differences(mine, [larger, *theirs[1:]])) == 2
