@@ -153,7 +153,10 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str | None = None
         return Decision(given.answer, given.reason, given, plan_kept(run))
     if submitter is not None and submitter != contract.active:
         return refuse(folder, run, f"'{submitter}' submitted it for '{contract.active}' to drive")
-    policy = folder.read().policy
+    try:
+        policy = folder.read().policy
+    except InterlaceError:
+        return Decision("waiting", f"the party file of '{folder.name}' cannot be read")
     try:
         if why := objection(folder, policy, contract):
             return refuse(folder, run, why)
