@@ -199,6 +199,8 @@ def test_the_transcript_of_one_epoch(breast: Any) -> None:
         (down, "begin", "row selection", "0"),
         (down, "begin", "control", ""),
         (up, "begin", "control", ""),
+        (down, "unlabelled", "row selection", "0"),
+        (up, "unlabelled", "control", ""),
         (down, "embed", "row selection", "500"),
         (up, "embed", "embedding", "500×8"),
         (down, "guide", "prototype", "2×2×8"),
@@ -260,6 +262,17 @@ def test_what_each_party_selected_is_mostly_right(limited: Any, true_classes: An
     counted = rightness(model, train)["shop"]
     assert (counted.kept, counted.known) == (found["shop"].kept, 0)
     assert counted.precision is None
+
+
+def test_shared_people_without_a_label_are_learnt_from_like_the_unaligned(limited: Any) -> None:
+    fed = limited(labelled=np.arange(100))
+    model = small(epochs=2).fit(fed)
+    side = fed.engine.parties["shop"].sides[model.session_]
+    ids = fed.engine.parties["shop"].frame["id"]
+    assert set(ids.gather(side.others.numpy())) == {
+        f"p{i:05d}" for i in (*range(100, 140), *range(270, 400))
+    }
+    assert {name: r.of for name, r in rightness(model, fed).items()} == {"bank": 170, "shop": 170}
 
 
 def test_two_parties(breast: Any) -> None:

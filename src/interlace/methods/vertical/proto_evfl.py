@@ -10,6 +10,7 @@ et al., NeurIPS 2021). Do not take its figures for the paper's::
     active                                         passive m
       │ ── begin(held-out rows, settings) ──────────► │   builds f_m, scales its columns
       │ ◄───────────────────────── width of h_m ───── │
+      │ ── unlabelled(shared rows without a label) ─► │   learns from them as from unaligned ones
       │ for every epoch:                              │
       │ ── embed(rows) ─────────────────────────────► │
       │ ◄──────────────────────────────── h_m ─────── │   class means of h_m and of the gated sum
@@ -36,7 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from interlace.boundary.kinds import ClassPrior, Control, Prototype
+from interlace.boundary.kinds import ClassPrior, Control, Prototype, RowSelection
 from interlace.errors import AlignmentError, JobError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
@@ -279,6 +280,11 @@ class ProtoSide(SplitSide):
     kept: Kept
 
     @operation
+    def unlabelled(self, rows: RowSelection) -> None:
+        """Shared people who have no label: to learn from as from unaligned rows."""
+        self.others = torch.cat([self.mine(rows), self._unaligned])
+
+    @operation
     def guide(self, prototypes: Prototype, prior: ClassPrior, settings: Control) -> ClassPrior:
         """Learn from unaligned rows; answer how many of them this party expects of each class."""
         classes = prior.shape[0]
@@ -289,12 +295,13 @@ class ProtoSide(SplitSide):
             )
         if bool((prior < 0).any()) or not 0.99 < float(prior.sum()) < 1.01:
             raise Refused("a class prior came whose shares are negative or do not sum to 1")
-        rows = self._unaligned
+        rows = self.others
         local = getattr(self, "prior", torch.full((classes,), 1 / classes))
         how = Guidance.model_validate(settings)
         known = torch.full((len(rows),), -1)
         self.prior, kept = learn_guided(self.bottom, rows, known, local, prototypes, prior, how)
-        self.kept = Kept(kept.of, len(self._shared) + kept.rows, kept.classes)
+        position = torch.argsort(torch.cat([self._shared, self._unaligned]))
+        self.kept = Kept(kept.of, position[rows[kept.rows]], kept.classes)
         return self.prior * len(rows)
 
     def _training(self) -> State:
@@ -309,7 +316,8 @@ class ProtoSide(SplitSide):
     def forget_people(self) -> None:
         """What was learnt stays; whom it was learnt from goes."""
         super().forget_people()
-        self.__dict__.pop("kept", None)
+        for learnt_from in ("kept", "others"):
+            self.__dict__.pop(learnt_from, None)
 
 
 # -- the ensemble ----------------------------------------------------------------------------------
@@ -505,8 +513,13 @@ class ProtoEVFL(SomeViews):
         """Learn from the labelled people whom a partner holds and from everybody's unaligned rows;
         see :meth:`Method.fit`."""
         fed = known_to_partners(federation)
-        self._others = self._unaligned(fed)
+        shared = federation.shared(partial=True).rows
+        nameless = np.setdiff1d(shared, np.union1d(fed.rows, fed.held_out))
+        self._others = self._unaligned(fed, nameless)
         self._start(fed)
+        for name, peer in self.peers_.items():
+            where = torch.from_numpy(fed.alignment.position(name)[nameless])
+            peer.ask(ProtoSide.unlabelled, where[where >= 0])
         y = fed.y
         train, aside = keep_aside(len(y), self.validation, fed.seed, y)
         people = torch.cat([train, aside])
@@ -558,9 +571,11 @@ class ProtoEVFL(SomeViews):
         del self._others
         return self
 
-    def _unaligned(self, fed: Federation) -> tuple[Tensor, Tensor]:
-        """Rows of the active party's people whom no partner holds, and their classes or −1."""
+    def _unaligned(self, fed: Federation, nameless: Rows) -> tuple[Tensor, Tensor]:
+        """Rows of the active party's people whom no partner holds or who have no label, and their
+        classes or −1."""
         rows = np.setdiff1d(np.flatnonzero(~fed.alignment.holders.any(1)), fed.held_out)
+        rows = np.union1d(rows, nameless)
         if not fed.active.columns or fed.label_plan.task not in ("binary", "multiclass"):
             rows = rows[:0]
         return torch.from_numpy(rows), fed.view(rows).y
