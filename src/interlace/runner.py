@@ -660,8 +660,11 @@ def _party_result(name: str, sizes: dict[str, int], federation: Federation) -> P
 def _column_notes(party: Party, method: Method, tag: str) -> list[str]:
     """What the preprocessing of a party's columns found worth saying."""
     side = party.sides.get(tag)
-    bottom = getattr(side, "bottom", None) if side else getattr(method, "own_", None)
-    plan = getattr(bottom, "plan", None)
+    if side is None:
+        read = getattr(method, "own_", None)
+    else:
+        read = getattr(side, "bottom", getattr(side, "columns", None))
+    plan = getattr(read, "plan", None)
     if not isinstance(plan, FeaturePlan):
         return []
     alike: dict[str, list[str]] = {}

@@ -72,5 +72,16 @@ def test_passive_parties_among_themselves() -> None:
     assert back.heads == ((talk.lanes[1].x, False),)
 
 
+def test_a_party_without_a_table_has_its_own_lane() -> None:
+    flows = [
+        flow("m", "open", "ciphertext", "a", "notary"),
+        flow("m", "open", "ciphertext", "notary", "a"),
+    ]
+    talk = conversation([("a", True), ("b", False)], flows)
+    assert [lane.name for lane in talk.lanes] == ["a", "b", "notary"]
+    steps = [s for phase in talk.phases for block in phase.blocks for s in block.steps]
+    assert [s.receivers for s in steps] == [("notary",), ("a",)]
+
+
 def test_every_kind_that_can_leave_is_explained() -> None:
     assert set(EXPLAINED) == set(Kind) - NEVER_LEAVES

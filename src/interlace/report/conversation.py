@@ -98,7 +98,9 @@ def conversation(parties: Sequence[tuple[str, bool]], flows: Sequence[Flow]) -> 
         parties: Names, and whether each is the active one.
         flows: What passed, in the order in which it first did.
     """
-    order = sorted(parties, key=lambda p: not p[1])
+    known = [name for name, _ in parties]
+    helpers = _once(f.receiver for f in flows if f.receiver not in known)  # they have no table
+    order = [*sorted(parties, key=lambda p: not p[1]), *((name, False) for name in helpers)]
     lanes = tuple(
         Lane(name, active, round(100 * (i + 0.5) / len(order), 2))
         for i, (name, active) in enumerate(order)

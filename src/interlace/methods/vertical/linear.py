@@ -73,6 +73,7 @@ from interlace.crypto.schemes import SCHEMES, generate, read_public_key
 from interlace.data.labels import LabelPlan
 from interlace.errors import AlignmentError, DataError, InterlaceError, JobError, Refused
 from interlace.federation import Federation
+from interlace.job.results import Sheet
 from interlace.methods.base import (
     Clock,
     Count,
@@ -839,6 +840,31 @@ class GeneralisedLinear(Method):
         or by ``LinearSide.summary``."""
         names = [*(self.own_.names if self.own_ else ()), "intercept"]
         return sides.summary(names, self.weights_, self.errors_, self.freedom_)
+
+    def sheets(self) -> list[Sheet]:
+        """The active party's own coefficients; partners' are with the partners."""
+        classes = self.label_plan_.classes
+        many = self.family_.outputs > 1
+        columns = [f"coefficient, {c}" for c in classes] if many else ["coefficient"]
+        if self.errors_ is not None:
+            columns += ["standard error", "z", "p"]
+        rows: list[list[str | int | float | None]] = [
+            [
+                line["column"],
+                *line["coefficients"],
+                *(line[name] for name in ("standard_error", "z", "p") if name in line),
+            ]
+            for line in self.summary()
+        ]
+        return [
+            Sheet(
+                title=f"Coefficients at {self.active_.name}",
+                note="Numbers are in standard deviations of their column. Each partner's "
+                "coefficients are in its own model file.",
+                columns=["column", *columns],
+                rows=rows,
+            )
+        ]
 
     def outputs(self, federation: Federation) -> NDArray[np.float64]:
         """Predictions for a view's people, all of whom every party must hold."""
