@@ -50,6 +50,7 @@ Reason = Literal["not shared", "deadline", "partner failed", "row given", "unkno
 Outputs = NDArray[np.float64]
 
 LONGEST_DEADLINE_MS = 60_000
+QUIET = 0.05  # seconds without a question after which the ledgers are written
 
 
 class Question(BaseModel):
@@ -309,28 +310,37 @@ class Scorer:
             return None, True
 
     def _work(self) -> None:
-        while asks := self._together():
-            found = self._round(np.concatenate([ask.rows for ask in asks]))
-            ends = np.cumsum([len(ask.rows) for ask in asks])
-            for ask, end in zip(asks, ends, strict=True):
-                start = end - len(ask.rows)
-                ask.future.set_result(found and _Scored(found.method, found.outputs[start:end]))
-            if not self._waiting:
+        unwritten = False  # whether something may wait in the ledgers
+        while not self._over:
+            asks = self._together(QUIET if unwritten else None)
+            # A disk takes longer than a round. So ledgers are written when it is quiet; before the
+            # first round after that there is nothing to write, and their second begins anew.
+            if not asks or not unwritten:
                 self._flush()
+            unwritten = bool(asks)
+            if asks:
+                self._answer(asks)
         self._flush()
 
-    def _together(self) -> list[_Ask]:
-        """What waits to be asked, as far as it fits into one message; none when it is all over."""
+    def _answer(self, asks: Sequence[_Ask]) -> None:
+        found = self._round(np.concatenate([ask.rows for ask in asks]))
+        ends = np.cumsum([len(ask.rows) for ask in asks])
+        for ask, end in zip(asks, ends, strict=True):
+            start = end - len(ask.rows)
+            ask.future.set_result(found and _Scored(found.method, found.outputs[start:end]))
+
+    def _together(self, seconds: float | None) -> list[_Ask]:
+        """What waits to be asked, as far as it fits into one message; nothing where nothing came
+        in so many seconds, or it is all over."""
         taken: list[_Ask] = []
         people = 0
         with self._news:
-            while not taken and not self._over:
-                self._news.wait_for(lambda: self._waiting or self._over)
-                while self._waiting and people + len(self._waiting[0].rows) <= self.most:
-                    ask = self._waiting.popleft()
-                    if ask.future.set_running_or_notify_cancel():
-                        taken.append(ask)
-                        people += len(ask.rows)
+            self._news.wait_for(lambda: self._waiting or self._over, seconds)
+            while self._waiting and people + len(self._waiting[0].rows) <= self.most:
+                ask = self._waiting.popleft()
+                if ask.future.set_running_or_notify_cancel():
+                    taken.append(ask)
+                    people += len(ask.rows)
         return taken
 
     def _round(self, rows: Rows) -> _Scored | None:
