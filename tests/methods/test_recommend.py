@@ -63,6 +63,24 @@ def test_the_reason_is_in_numbers() -> None:
     assert "compare with the active party alone" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("changes", "method"),
+    [
+        ({"task": "regression"}, "split"),
+        ({"shared": 5000}, "split"),
+        ({"labelled": 2000, "unlabelled": {"bank": 0, "shop": 2000}}, "entity_augmentation"),
+        ({"labelled": 2000, "unlabelled": {"bank": 0, "shop": 2000}, "shared": 256}, "fedcvt"),
+        ({"labelled": 2000, "own_columns": False}, "few_shot"),
+        ({"partly": 100, "own_columns": False}, "entity_augmentation"),
+        ({"partly": 400, "shared": 200, "own_columns": False}, "fedcvt"),
+        ({}, "few_shot"),
+        ({"shared": 1}, None),
+    ],
+)
+def test_the_table(changes: dict[str, Any], method: str | None) -> None:
+    assert recommend(situation(**changes)).method == method
+
+
 def test_a_table_and_a_run_are_told_the_same() -> None:
     """`inspect` compares tables in the clear; a run knows what the matching told."""
     known = pl.when(pl.int_range(300) % 3 > 0).then(pl.int_range(300) % 2).alias("y")
@@ -80,7 +98,7 @@ def test_nothing_is_chosen_where_no_label_is_shared() -> None:
     bank = table(range(100)).with_columns(y=pl.when(pl.int_range(100) > 50).then(1).otherwise(0))
     bank = bank.with_columns(y=pl.when(pl.int_range(100) >= 40).then("y"))
     parties = [Party("bank", bank, label="y"), Party("shop", table(range(30), 1))]
-    with pytest.raises(JobError, match="share people with a label"):
+    with pytest.raises(JobError, match=r"0 shared people with a label.* leave a party out"):
         choose(Federation.simulate(parties))
 
 

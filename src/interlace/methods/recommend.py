@@ -1,6 +1,6 @@
 """Which method fits: one table of rules, read by ``interlace inspect`` and by ``method: auto``.
 
-The first rule that applies decides. ``docs/limited-overlap.md`` says what the rules rest on.
+The first rule that applies decides. ``docs/methods/index.md`` says what the rules rest on.
 """
 
 from __future__ import annotations
@@ -45,39 +45,63 @@ def classes(s: Situation) -> bool:
     return s.task in ("binary", "multiclass")
 
 
-def others(s: Situation) -> int:
+def named_elsewhere(s: Situation) -> int:
+    """People with a label whom not all hold, but somebody with columns."""
+    return s.partly + (s.labelled if s.own_columns else 0)
+
+
+def nameless(s: Situation) -> int:
     """People without a label, at all parties together."""
     return sum(s.unlabelled.values())
 
 
 # -- the table ------------------------------------------------------------------------------------
 
+FEW = 128  # shared people, below which views are hard to estimate from them
+
 RULES: tuple[Rule, ...] = (
     Rule(
-        lambda s: s.shared == 0 and s.partly > 0,
-        "entity_augmentation",
-        "no person is held by all, so the views of different people are put together",
-    ),
-    Rule(
-        lambda s: others(s) + s.labelled < s.shared,
+        lambda s: not classes(s),
         "split",
-        "the shared people are most of what there is to learn from",
+        "the methods that give, mix or estimate labels are for classes",
     ),
-    Rule(lambda s: not classes(s), "split", "methods that guess labels are for classes"),
     Rule(
-        lambda s: s.shared <= 1024 and others(s) >= s.shared,
-        "one_shot",
-        "few are shared, and each party learns from its other people by itself",
+        lambda s: named_elsewhere(s) + nameless(s) < s.shared,
+        "split",
+        "the shared people are most of those there are to learn from",
     ),
-    Rule(lambda s: True, "split", "there are shared people enough for a joint model"),
+    Rule(
+        lambda s: named_elsewhere(s) >= s.shared and s.shared < FEW,
+        "entity_augmentation",
+        "most people with a label are not shared, and it learns from them without having to "
+        "estimate a view from so few",
+    ),
+    Rule(
+        lambda s: named_elsewhere(s) >= s.shared and s.parties > 1,
+        "fedcvt",
+        "most people with a label are not shared, and there are enough shared ones to estimate "
+        "the views that those lack",
+    ),
+    Rule(
+        lambda s: True,
+        "few_shot",
+        "most people have no label, and each party learns from its own by itself before the surest "
+        "of them get one",
+    ),
 )
 
 
 def recommend(s: Situation) -> Recommendation:
     """The method for parties that share people, with the reason in words."""
+    if s.shared < 2:
+        return Recommendation(
+            method=None,
+            reason=f"{in_numbers(s)}: a joint model needs people with a label whom every party "
+            "holds; leave a party out, so that the others share some.",
+        )
     rule = next(rule for rule in RULES if rule.when(s))
     reason = f"{in_numbers(s)}: {rule.method}, because {rule.because}."
-    if 0 < s.shared < 100:
+    if s.shared < 100:
         reason += " They are few: compare with the active party alone before trusting it."
     return Recommendation(method=rule.method, settings=rule.settings, reason=reason)
 
@@ -165,9 +189,9 @@ def choose(federation: Federation) -> Recommendation:
     """The method that ``method: auto`` takes.
 
     Raises:
-        JobError: nobody with a label is shared.
+        JobError: none fits; the message says why.
     """
-    situation = situation_of(federation)
-    if not situation.shared + situation.partly:
-        raise JobError("`method: auto` is for parties that share people with a label; none is")
-    return recommend(situation)
+    found = recommend(situation_of(federation))
+    if found.method is None:
+        raise JobError(f"`method: auto` finds none that fits: {found.reason}")
+    return found
