@@ -403,6 +403,46 @@ def test_mixed_trees_are_one_partys_each(clinics: Make) -> None:
     assert owners == [{"vendor"}, {"shop"}, {"clinic"}]
 
 
+def test_layered_trees_are_partners_above_and_the_active_partys_below(breast: Make) -> None:
+    model = trees(mode="layered", partner_depth=1, max_depth=4).fit(breast())
+    for (tree,) in model.trees_:
+        assert tree.owner[0] == "vendor"
+        assert {owner for owner in tree.owner[1:] if owner} == {"bank"}
+
+
+@pytest.mark.parametrize("encryption", ["none", "rlwe-fast"])
+def test_of_two_siblings_one_is_asked_for(
+    breast: Make, encryption: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smaller one: the other is what their parent has more."""
+    asked: list[tuple[np.ndarray, np.ndarray]] = []
+    honest = BoostingSide._open
+
+    def spy(self: BoostingSide, nodes: torch.Tensor, summed: torch.Tensor) -> Any:
+        asked.append((np.bincount(nodes.numpy())[1:], summed.numpy()))
+        return honest(self, nodes, summed)
+
+    monkeypatch.setattr(BoostingSide, "_open", spy)
+    trees(n_estimators=1, max_depth=4, max_bin=8, encryption=encryption).fit(breast())
+    assert [len(summed) for _, summed in asked[:2]] == [1, 1]  # the root, then one of its children
+    for sizes, summed in asked[1:]:
+        assert len(summed) == len(sizes) // 2
+        assert all(sizes[i] <= sizes[i ^ 1] for i in summed)
+
+
+@pytest.mark.parametrize("encryption", ["none", "rlwe-fast"])
+def test_a_side_without_sampled_rows_is_no_side(breast: Make, encryption: Any) -> None:
+    """Though nothing is asked of a child's weight, and other rows would go there."""
+    options = {"subsample": 0.05, "min_child_weight": 0.0, "max_depth": 6, "max_bin": 64}
+    fed = breast()
+    model = trees(encryption=encryption, precision=18, **options).fit(fed)
+    covers = [cover for (tree,) in model.trees_ for cover in tree.cover]
+    assert len(covers) > 20
+    assert min(covers) > 0
+    assert np.isfinite(model.scores(fed)).all()
+    same_trees(model, trees(**options).fit(fed))
+
+
 def test_early_stopping_keeps_the_best_round_at_every_party(breast: Make) -> None:
     fed = breast()
     model = trees(n_estimators=60, learning_rate=0.9, early_stopping_rounds=4, validation=0.3)
@@ -420,6 +460,10 @@ def test_forest_and_single_tree(breast: Make) -> None:
     forest = RandomForest(n_trees=6, max_depth=5, encryption="none").fit(train)
     assert len(forest.trees_[0]) == 6
     assert forest.score(test) > 0.9
+    options = {"n_trees": 3, "max_depth": 3, "max_bin": 8}
+    plain = RandomForest(encryption="none", **options).fit(train)
+    sealed = RandomForest(encryption="rlwe-fast", precision=20, **options).fit(train)
+    same_trees(plain, sealed)
     single = DecisionTree(max_depth=3, encryption="rlwe-fast").fit(train)
     assert len(single.trees_) == 1
     assert single.score(test) > 0.85
@@ -806,6 +850,27 @@ def test_partners_refuse_what_was_not_agreed(breast: Make) -> None:
     for operation, arguments in bad:
         with pytest.raises(Refused):
             peer.ask(operation, *arguments)
+
+
+def test_partners_refuse_damaged_ciphertexts(breast: Make) -> None:
+    """Cut short, changed on the way, under another key, or of another number of rows."""
+    fed = breast()
+    peer = trees(n_estimators=1, max_bin=8, encryption="rlwe-fast").fit(fed).peers_["vendor"]
+    n = len(fed.rows)
+    mine = generate("rlwe-fast", Workload(rows=n, largest=255, groups=64))
+    other = generate("rlwe-fast", Workload(rows=n, largest=255, groups=64))
+    peer.ask(BoostingSide.take_key, mine.public.to_tensor())
+    sampled, columns = torch.ones(n, dtype=torch.uint8), torch.arange(20, dtype=torch.int32)
+    good = mine.encrypt_rows(np.ones((n, 2), dtype=np.int64)).to_tensor()
+    few = mine.encrypt_rows(np.ones((n - 1, 2), dtype=np.int64)).to_tensor()
+    strange = other.encrypt_rows(np.ones((n, 2), dtype=np.int64)).to_tensor()
+    for figures in (good[:-1], good[:50], good[:0], few, strange, mine.public.to_tensor()):
+        with pytest.raises(Refused):
+            peer.ask(BoostingSide.start_encrypted, sampled, columns, figures)
+    for key in (mine.public.to_tensor()[:-1], good):
+        with pytest.raises(Refused):
+            peer.ask(BoostingSide.take_key, key)
+    peer.ask(BoostingSide.start_encrypted, sampled, columns, good)
 
 
 def test_bad_settings_are_said_to_be_bad(breast: Make, federate: Make) -> None:
