@@ -95,6 +95,8 @@ def test_a_run_tells_how_right_the_labels_are_that_it_gave(
     assert sum(k.of for k in kept) == truth.height
     assert all(0 < k.right <= k.known == k.kept for k in kept)
     assert "Right: of the kept people" in Path("run/report.html").read_text()
+    said = " ".join(done.output.split())
+    assert f"{kept[0].kept} of {kept[0].of} people without a label at bank got one, " in said
     assert "truth: truth.csv" in results.job
 
 
@@ -183,6 +185,7 @@ def test_auto_takes_what_inspect_recommends(
     assert results.chosen is not None
     assert results.chosen.model_dump() == advice
     assert [m.name for m in results.models if m.fits] == [advice["method"], "active_alone"]
+    assert advice["reason"] in " ".join(done.output.split())
     assert "method:\n  name: auto" in results.job
     assert advice["reason"] in html.unescape(Path("run/report.html").read_text())
     again = call("run", "job.yaml", "--out", "run", "--resume")

@@ -21,8 +21,11 @@ def show_outcome(results: Results, folder: Path) -> None:
     """Print what federation bought, what passed between the parties, and where the report lies."""
     from interlace.assess import MEASURES
     from interlace.report import words
+    from interlace.report.bought import kept_rows
     from interlace.report.verdict import judge, to_show, unlabelled
 
+    if results.chosen:
+        show(Text(f"Chosen: {results.chosen.reason}"))
     verdict = judge(results)
     show("", Text(verdict.headline, style=f"bold {_COLOURS[verdict.outcome]}"))
     for detail in verdict.details:
@@ -42,6 +45,10 @@ def show_outcome(results: Results, folder: Path) -> None:
         show(printed)
         if sheet.note:
             show(Text(sheet.note))
+    for given in kept_rows(results):
+        counts = f"{words.count(given.kept)} of {words.count(given.of)} people without a label"
+        right = "" if given.right is None else f", {words.percent(given.right)} of them rightly"
+        show(Text(f"{given.model}: {counts} at {given.party} got one{right}."))
     for model in results.models:
         if model.skipped:
             show(Text(f"{model.title}: left out, since {model.skipped}.", style="dim"))
