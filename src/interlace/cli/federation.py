@@ -55,10 +55,10 @@ def new(
     if host is None:
         raise JobError("say which machine hosts the server: --host bank.example.org")
     authority = provision.Authority(out or Path(name))
-    invitation = authority.create(name, host, port)
+    authority.create(name, host, port)
     show(
         Text.assemble("Invitation: ", (str(authority.invitation), "bold cyan")),
-        Text.assemble("Fingerprint: ", (invitation.fingerprint, "bold")),
+        Text.assemble("Fingerprint: ", (authority.fingerprint, "bold")),
     )
     say(
         "\nHand out, and how:\n"
@@ -106,12 +106,11 @@ def approve(
     if not yes:
         typer.confirm("Has the organisation read you the same digits?", abort=True, err=True)
     file = authority.approve(request, again=again)
-    invitation = provision.Invitation.read(authority.invitation)
     show(Text.assemble("Certificates: ", (str(file), "bold cyan")))
     say(
         f"Send them back to '{party}', by any channel, and read out over the telephone\n"
-        f"\n    {invitation.fingerprint}\n\n"
-        f"They run: interlace party install {file.name}"
+        f"\n    {authority.fingerprint}\n\n"
+        f"They run: interlace party install {file.name} --fingerprint ..."
     )
 
 

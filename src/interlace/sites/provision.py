@@ -71,7 +71,6 @@ class Invitation(BaseModel):
     federation: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
     host: str
     port: int = Field(default=8002, gt=0, lt=65536)
-    fingerprint: str
 
     @classmethod
     def read(cls, path: Path) -> Invitation:
@@ -123,6 +122,11 @@ class Authority:
         """The file to hand to every party."""
         return self.root / "invitation.yaml"
 
+    @property
+    def fingerprint(self) -> str:
+        """The root certificate's, to be told over another channel than files go by."""
+        return fingerprint_of(self.root / "ca" / "rootCA.pem")
+
     def create(self, name: str, host: str, port: int) -> Invitation:
         """Make the root key, and the invitation.
 
@@ -146,10 +150,8 @@ class Authority:
             "server": {"host": host, "fed_learn_port": port, "admin_port": port},
         }
         _yaml(self._profile, profile)
-        made = flare("cert", "init", "--profile", self._profile, "-o", self.root / "ca")
-        invitation = Invitation(
-            federation=name, host=host, port=port, fingerprint=made["rootca_fingerprint_sha256"]
-        )
+        flare("cert", "init", "--profile", self._profile, "-o", self.root / "ca")
+        invitation = Invitation(federation=name, host=host, port=port)
         _yaml(self.invitation, invitation.model_dump())
         return invitation
 
@@ -453,6 +455,6 @@ def together(root: Path, names: list[str], *, name: str, port: int) -> list[Part
         folder = PartyFolder((root / party).resolve(), site).write(site)
         issued = authority.approve(request(folder, invitation))
         folder = PartyFolder.open(root / party)
-        install(folder, issued, invitation.fingerprint)
+        install(folder, issued, authority.fingerprint)
         folders.append(folder)
     return folders
