@@ -41,7 +41,7 @@ def test_binary_by_definition(data: tuple[NDArray[np.int64], NDArray[np.float64]
     assert u.metrics["brier"] == pytest.approx(np.mean((p - y) ** 2))
     assert u.metrics["log_loss"] == pytest.approx(sk.log_loss(y, p, labels=[0, 1]))
     if y.min() == y.max():
-        assert set(u.omitted) == {"auc", "ks", "average_precision", "lift"}
+        assert set(u.omitted) == {"auc", "gini", "ks", "average_precision", "lift"}
         assert "roc" not in u.curves
         return
     assert not u.omitted
@@ -50,6 +50,7 @@ def test_binary_by_definition(data: tuple[NDArray[np.int64], NDArray[np.float64]
     assert u.metrics["auc"] == pytest.approx(wins)
     gaps = [(pos >= t).mean() - (neg >= t).mean() for t in p]
     assert u.metrics["ks"] == pytest.approx(max(0.0, *gaps))
+    assert u.metrics["gini"] == pytest.approx(2 * u.metrics["auc"] - 1)
     assert u.metrics["average_precision"] == pytest.approx(sk.average_precision_score(y, p))
     assert u.metrics["lift"] == pytest.approx(expected_lift(y, p))
 

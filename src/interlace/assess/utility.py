@@ -42,6 +42,7 @@ MEASURES: dict[str, Measure] = {
         0,
         1,
     ),
+    "gini": Measure("Gini", True, "2 · AUC − 1, as credit officers give it (0 is chance)", -1, 1),
     "ks": Measure(
         "KS", True, "the widest gap between the scores' distributions with and without it", 0, 1
     ),
@@ -163,8 +164,10 @@ def _binary(y: NDArray[Any], p: Floats) -> Utility:
         false, true, _ = sk.roc_curve(y, p)
         taken = (false * (len(y) - positives) + true * positives) / len(y)
         at = np.linspace(0, 1, 101)[1:]
+        auc = float(sk.roc_auc_score(y, p))
         metrics |= {
-            "auc": float(sk.roc_auc_score(y, p)),
+            "auc": auc,
+            "gini": 2 * auc - 1,
             "ks": float((true - false).max()),
             "average_precision": float(sk.average_precision_score(y, p)),
             # Between two thresholds the curve is straight: people of one score count in proportion.
@@ -176,7 +179,9 @@ def _binary(y: NDArray[Any], p: Floats) -> Utility:
         }
         return Utility(metrics, curves)
     why = "the people held out are all of one class"
-    return Utility(metrics, curves, dict.fromkeys(("auc", "ks", "average_precision", "lift"), why))
+    return Utility(
+        metrics, curves, dict.fromkeys(("auc", "gini", "ks", "average_precision", "lift"), why)
+    )
 
 
 def _multiclass(y: NDArray[Any], p: Floats) -> Utility:

@@ -197,6 +197,11 @@ def test_auc_is_that_of_scikit_learn_on_the_same_woe(credit: Make, settings: Any
     bad = bad_of(test, model)
     ours = model.predict_proba(test)[:, model.bad_]
     assert abs(roc_auc_score(bad, ours) - roc_auc_score(bad, expected)) < 0.002
+    # Probabilities mean what they say, also where the regression's sigmoid is a line.
+    said = model.predict_proba(train)[:, model.bad_]
+    assert said.mean() == pytest.approx(bad_of(train, model).mean(), abs=0.01)
+    high = said > np.quantile(said, 0.8)
+    assert said[high].mean() == pytest.approx(bad_of(train, model)[high].mean(), abs=0.05)
     if not settings:
         weights = [c.coefficient for card in cards(train, model).values() for c in card.columns]
         np.testing.assert_allclose(weights, theirs.coef_[0], rtol=0.02, atol=0.01)

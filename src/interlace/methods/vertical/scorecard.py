@@ -65,6 +65,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression as OnOneColumn
 from torch import Tensor
 
 from interlace.crypto.base import (
@@ -703,25 +704,49 @@ class Scorecard(Method):
             number += 1
         self.history_, self.converged_ = model.history_, model.converged_
         sign = 1 if self.bad_ else -1
-        weights, errors = sign * model.weights_[:, 0], model.errors_
-        self.intercept_ = float(weights[-1])
+        stretch, shift = self._calibrated(fed, draft, model)
+        weights, errors = sign * stretch * model.weights_[:, 0], model.errors_
+        self.intercept_ = float(weights[-1] + sign * shift)
         base = self.base_points - self.factor_ * (math.log(self.base_odds) + self.intercept_)
         self.intercept_points_ = round(base)
         card = draft.card.scaled(
-            weights[:-1], None if errors is None else errors[:-1, 0], self.factor_
+            weights[:-1], None if errors is None else stretch * errors[:-1, 0], self.factor_
         )
         named = [column.model_copy(update={"reason": column.name}) for column in card.columns]
         self.card_ = card.model_copy(update={"columns": tuple(named)})
         for peer in self.peers_.values():
-            peer.ask(ScorecardSide.scale, {"factor": self.factor_, "bad": self.bad_})
+            scale = {"factor": self.factor_, "bad": self.bad_, "stretch": stretch}
+            peer.ask(ScorecardSide.scale, scale)
+
+    def _calibrated(
+        self, fed: Federation, draft: Draft, model: WoeRegression
+    ) -> tuple[float, float]:
+        """What the regression's log-odds are to be multiplied with, and then added, so that they
+        are log-odds: where the sigmoid is a line, they have another unit.
+
+        Found by logistic regression of the outcome on the log-odds of the people in training, for
+        which each partner shows its part of them.
+        """
+        if self.sigmoid == "exact":
+            return 1.0, 0.0
+        scores = model.scores(self._seen(fed, draft))
+        fitted = OnOneColumn(C=np.inf, tol=1e-8).fit(scores, fed.y.numpy())
+        stretch = float(fitted.coef_[0, 0])
+        if stretch <= 0:
+            raise InterlaceError("the regression found nothing; take `sigmoid: exact`")
+        return stretch, float(fitted.intercept_[0])
+
+    def _seen(self, fed: Federation, draft: Draft) -> Federation:
+        """The federation as the regression sees it: WOE columns, and parties that have any."""
+        seen = copy.copy(fed)
+        seen.active = draft.as_party()
+        seen.passive = tuple(name for name in self.peers_ if self.partners_[name])
+        return seen
 
     def _fitted(
         self, fed: Federation, draft: Draft, checkpoint: str | None, on_epoch: OnEpoch | None
     ) -> WoeRegression:
         """The regression on the WOE columns that are left."""
-        seen = copy.copy(fed)
-        seen.active = draft.as_party()
-        seen.passive = tuple(name for name in self.peers_ if self.partners_[name])
         return WoeRegression(
             l2=self.l2,
             max_iter=self.max_iter,
@@ -730,7 +755,7 @@ class Scorecard(Method):
             sigmoid_range=self.sigmoid_range,
             inference=self.inference,
             encryption=self.encryption,
-        ).fit(seen, checkpoint=checkpoint, on_epoch=on_epoch)
+        ).fit(self._seen(fed, draft), checkpoint=checkpoint, on_epoch=on_epoch)
 
     def _against(self, draft: Draft, model: WoeRegression) -> list[tuple[str, Counted]]:
         """The columns, with their parties, whose coefficient has the wrong sign."""

@@ -128,6 +128,9 @@ class Draft:
 
     def __init__(self, party: Party, rows: Integers, settings: CardSettings) -> None:
         self.party, self.rows, self.settings = party, rows, settings
+        policy = party.policy
+        # A party's own policy may ask for larger bins than were agreed on.
+        self.fewest = max(settings.fewest, policy.min_bin_rows or 1, policy.smallest_group or 1)
         self.left_out: dict[str, str] = {}
         found: list[tuple[Bins, Integers, int]] = []
         for name in party.columns:
@@ -136,7 +139,7 @@ class Draft:
                 series,
                 cuts=settings.cuts,
                 most=settings.fine,
-                fewest=settings.fewest,
+                fewest=self.fewest,
                 rare=settings.rare,
                 categorical=name in party.categories,
                 party=party.name,
@@ -146,7 +149,7 @@ class Draft:
                 self.left_out[name] = bins
                 continue
             codes, home = codes_of(bins, series, party=party.name), MISSING
-            if 0 < int((codes == MISSING).sum()) < settings.fewest:
+            if 0 < int((codes == MISSING).sum()) < self.fewest:
                 # Too few to be counted by themselves: they join the bin with the most people.
                 home = 1 + int(np.bincount(codes, minlength=bins.width + 1)[1:].argmax())
                 codes[codes == MISSING] = home
@@ -354,7 +357,8 @@ class ScorecardSide(PassiveSide):
     @operation
     def take_key(self, key: Ciphertext) -> None:
         """Take the public key that what follows is encrypted under."""
-        self.key = read_public_key(key)
+        allowed = self.party.policy.encryption
+        self.key = read_public_key(key, [s for s in SCHEMES if allowed is None or s in allowed])
 
     @operation
     def count(self, outcomes: Ciphertext) -> Ciphertext:
@@ -367,7 +371,7 @@ class ScorecardSide(PassiveSide):
             rows,
             self.draft.index(),
             self.draft.cells.total,
-            smallest=self.draft.settings.fewest,
+            smallest=self.draft.fewest,
         )
         return sums.to_tensor()
 
@@ -451,11 +455,13 @@ class ScorecardSide(PassiveSide):
     @operation
     def scale(self, scale: Control) -> None:
         """Turn the regression's coefficients into points: the score rises by ``factor`` for each
-        unit of the log-odds of being good. ``bad`` is the class that the regression did not call 0.
+        unit of the log-odds of being good. ``bad`` is 1 if the regression's outcome was being bad;
+        ``stretch`` is what its coefficients are to be multiplied with.
         """
-        factor = real_number(scale, "factor", MOST_FACTOR)
+        factor, stretch = (real_number(scale, name, MOST_FACTOR) for name in ("factor", "stretch"))
         sign = 1 if whole_number(scale, "bad", 2) else -1
-        self.card = self.card.scaled(sign * self.coefficients, self.errors, factor)
+        errors = None if self.errors is None else stretch * self.errors
+        self.card = self.card.scaled(sign * stretch * self.coefficients, errors, factor)
         self.forget_people()
 
     @operation
