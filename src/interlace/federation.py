@@ -430,6 +430,13 @@ class Federation:
             self.engine.open(session, side, name, self.active.name)
         return self.peers(session)
 
+    def without_conversations(self) -> Self:
+        """The same people and partners with nothing opened yet, for conversations that have to be
+        opened once more: they replace those of the same names, which partners would keep."""
+        other = copy.copy(self)
+        other._common = replace(self._common, opened=set())
+        return other
+
     def peers(self, session: str) -> dict[str, Peer]:
         """The partners in a conversation that was opened before."""
         return {name: Peer(self.active, name, self.engine, session) for name in self.passive}

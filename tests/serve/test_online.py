@@ -233,9 +233,14 @@ def test_a_partner_that_fails_is_stood_in_for_and_taken_up_again(
     line.fault = None
     for party in line.parties.values():
         party.sides.clear()  # as in a partner that was restarted
-    (answer,) = ask(client, ids=["P001"])
-    assert (answer["answered_by"], answer["reason"]) == ("joint", None)
+    for _ in range(3):
+        line.fault = PartyFailed("shop", "embed", "ValueError")
+        ask(client, ids=["P001"])
+        line.fault = None
+        (answer,) = ask(client, ids=["P001"])
+        assert (answer["answered_by"], answer["reason"]) == ("joint", None)
     assert scorer.trouble is None
+    assert len(line.parties["shop"].sides) == 1, "conversations that failed are not kept"
 
 
 def test_a_partner_that_is_away_at_the_start_is_taken_up_later(

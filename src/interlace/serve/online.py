@@ -410,7 +410,7 @@ def scorer(trained: Trained, federation: Federation, *, most: int = 1000) -> Sco
     alone = trained.model(trained.stand_in, federation) if trained.stand_in else None
     return Scorer(
         federation,
-        lambda: trained.model(trained.job.method.name, federation),
+        lambda: trained.model(trained.job.method.name, federation.without_conversations()),
         shared,
         alone,
         most=most,
