@@ -49,23 +49,24 @@ PEOPLE, COLUMNS = 30_000, 10
 
 
 def people() -> dict[str, pl.DataFrame]:
-    """Two parties' columns of the same people."""
+    """Three parties' columns of the same people."""
     random = np.random.default_rng(0)
-    x = random.normal(size=(PEOPLE, 2 * COLUMNS)).astype("f4")
-    label = (x @ random.normal(size=2 * COLUMNS) > 0).astype(int)
-    table = pl.DataFrame(x, schema=[f"x{i}" for i in range(2 * COLUMNS)]).with_row_index("id")
+    x = random.normal(size=(PEOPLE, 3 * COLUMNS)).astype("f4")
+    label = (x @ random.normal(size=3 * COLUMNS) > 0).astype(int)
+    table = pl.DataFrame(x, schema=[f"x{i}" for i in range(3 * COLUMNS)]).with_row_index("id")
     names = table.columns[1:]
     return {
         "hospital": table.select("id", *names[:COLUMNS], pl.Series("benign", label)),
-        "lab": table.select("id", *names[COLUMNS:]),
+        "lab": table.select("id", *names[COLUMNS : 2 * COLUMNS]),
+        "registry": table.select("id", *names[2 * COLUMNS :]),
     }
 
 
-def contract(name: str, method: dict[str, Any]) -> Contract:
-    """A contract of two parties."""
+def contract(name: str, method: dict[str, Any], parties: int = 2) -> Contract:
+    """A contract of the first parties."""
     return Contract(
         name=name,
-        parties=NAMES[:2],
+        parties=NAMES[:parties],
         active=NAMES[0],
         method=method,
         compare="none",
@@ -104,6 +105,7 @@ def echoes(federation: Local, blocks: int, turns: int, messages: int) -> dict[st
             )
             with submission.session(driver.user) as session:
                 number = session.submit_job(str(job))
+        federation.plan(contract("echo", {"name": "split", "epochs": 1}))
         while not (state := submission.state(driver.user, number)).startswith("FINISHED"):
             time.sleep(2)
     finally:
@@ -132,6 +134,7 @@ def flat(sizes: list[dict[str, Any]]) -> tuple[bool, dict[str, Any]]:
 
 def both_ways(federation: Local, of: Contract, scratch: Path) -> tuple[Results, Results]:
     """A contract deployed, and in this process."""
+    federation.plan(of)
     status = federation.run(of)
     if status.state != "finished":
         raise SystemExit(f"{of.name} is {status.state}: {status.reason}")
@@ -163,12 +166,14 @@ def main() -> None:
         federation.give(people())
         try:
             federation.up()
-            split = contract("split", {"name": "split", "epochs": 3, "batch_size": 256})
+            first = contract("start", {"name": "split", "epochs": 1, "batch_size": 2048}, 3)
+            federation.run(first)
+            start = federation.first_message(first) - began
+            print(f"start: {start:.1f} s", flush=True)
+            split = contract("split", {"name": "split", "epochs": 5, "batch_size": 256})
             there, here = both_ways(federation, split, scratch)
-            start = federation.first_message(split) - began
-            one_shot = both_ways(
-                federation, contract("one-shot", {"name": "one_shot", "epochs": 5}), scratch
-            )
+            once = {"name": "one_shot", "epochs": 5, "local_epochs": 5}
+            one_shot = both_ways(federation, contract("one-shot", once), scratch)
             found = echoes(federation, options.blocks, options.turns, options.messages)
         finally:
             federation.down()
