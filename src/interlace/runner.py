@@ -52,6 +52,7 @@ from interlace.job.results import (
 from interlace.job.spec import Job, MethodChoice, PartyFile, located, read_job, shown, write_job
 from interlace.methods import Method
 from interlace.methods.base import Epoch
+from interlace.methods.baselines import PooledColumns
 from interlace.methods.catalogue import accepted, build_method, entry, is_horizontal
 from interlace.methods.horizontal.baselines import InOnePlace
 from interlace.methods.horizontal.method import HorizontalMethod
@@ -282,14 +283,15 @@ class _Run:
         else:
             if self.job.method.name == AUTO:
                 self._choose(federation)
-            method = entry(self.job.method.name).make
-            if method.supervised:
+            kind = entry(self.job.method.name).make
+            if kind.supervised:
                 federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
             self.progress("matching people privately", 0.0)
             federation.align()
-            kind = {"partial": method.partial, "labelled": method.supervised}
+            people = {"partial": kind.partial, "labelled": kind.supervised}
             views = {
-                seed: federation.split(self.job.test, seed=seed, **kind) for seed in self.job.seeds
+                seed: federation.split(self.job.test, seed=seed, **people)
+                for seed in self.job.seeds
             }
         results = self.before or self._results(begun, federation, *views[self.job.seeds[0]])
         fits = [
@@ -550,7 +552,8 @@ def _utility(method: Method, federation: Federation, test: Federation) -> dict[s
     """What a model is worth: in a vertical federation by its scores of the view ``test``, in a
     horizontal one by the sums that each client makes over its own held-out people."""
     if not isinstance(method, HorizontalMethod | InOnePlace):
-        if not getattr(method, "method", method).supervised:
+        itself = method.method_ if isinstance(method, PooledColumns) else method
+        if not itself.supervised:
             return {"metrics": method.figures(test) | _agreement(method, test)}
         plan = federation.label_plan
         of = evaluate(plan.task, test.y.numpy(), method.outputs(test), classes=len(plan.classes))
