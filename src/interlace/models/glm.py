@@ -324,7 +324,12 @@ class Block:
         self.v, self.gradient = self.trial, gradient
 
     def products(self) -> Floats:
-        """All scalar products among the last steps, their turns, and the gradient."""
+        """All scalar products among the last steps, their turns, and the gradient.
+
+        Returns:
+            Shape (2m + 1, 2m + 1) for m = MEMORY, the newest step last; 0 for steps not taken yet,
+            so that every message is of one size.
+        """
         basis = self._basis()
         return basis @ basis.T
 
@@ -374,7 +379,9 @@ class Block:
 
     def _basis(self) -> Floats:
         assert self.gradient is not None
-        vectors = [*self.steps, *self.turns, self._steepest(self.gradient)]
+        none = [np.zeros_like(self.v)] * (MEMORY - len(self.steps))
+        steepest = self._steepest(self.gradient)
+        vectors = [*none, *self.steps, *none, *self.turns, steepest]
         return np.stack([vector.ravel() for vector in vectors])
 
     def _steepest(self, gradient: Floats) -> Floats:

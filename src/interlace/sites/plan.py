@@ -39,7 +39,15 @@ from interlace.sites.contract import Contract
 
 ROWS = 2048  # of a larger table so many are rehearsed, and half as many
 # Settings that say how long a training is.
-LENGTHS = ("epochs", "rounds", "n_estimators", "n_trees", "local_epochs", "refine_epochs")
+LENGTHS = (
+    "epochs",
+    "rounds",
+    "n_estimators",
+    "n_trees",
+    "max_iter",
+    "local_epochs",
+    "refine_epochs",
+)
 MARGIN = 1.2  # for what hangs on the partners' data, as the shape of trees does
 FRAME = 65_536  # bytes of each kind beside: names are longer elsewhere, a batch more
 # Over sites the driver tells partners how the run goes, which a rehearsal in one process does not.

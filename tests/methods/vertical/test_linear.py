@@ -32,7 +32,7 @@ from interlace.methods.vertical.linear import (
     TweedieRegression,
 )
 from interlace.methods.vertical.linear_side import LinearSide, whole_columns, workload_for
-from interlace.models.glm import Block, Penalty, lbfgs, sigmoid_error, sigmoid_slope
+from interlace.models.glm import MEMORY, Block, Penalty, lbfgs, sigmoid_error, sigmoid_slope
 
 
 def joined(
@@ -159,9 +159,9 @@ def test_four_parties_over_the_wire() -> None:
 @pytest.mark.skipif(not available("paillier"), reason="gmpy2 is not installed")
 def test_paillier_gives_the_same() -> None:
     x, y = load_breast_cancer(return_X_y=True)
-    fed = joined(x[:90], y[:90], [slice(10, 12)], slice(0, 2))
+    fed = joined(x[:40], y[:40], [slice(10, 12)], slice(0, 2))
     plain, sealed = (
-        LogisticRegression(l2=0.1, tol=1e-4, encryption=encryption).fit(fed)
+        LogisticRegression(l2=0.5, tol=1e-3, encryption=encryption).fit(fed)
         for encryption in ("none", "paillier")
     )
     close(sealed.weights_, plain.weights_)
@@ -239,7 +239,7 @@ def test_weights_of_classes() -> None:
 
 def test_stochastic_descent_comes_near() -> None:
     train, test = breast().split(0.25)
-    model = LogisticRegression(solver="sgd", max_iter=5, batch_size=64).fit(train)
+    model = LogisticRegression(solver="sgd", max_iter=3, batch_size=64).fit(train)
     assert roc_auc_score(test.y.numpy(), model.predict_proba(test)[:, 1]) > 0.985
     losses = [epoch.loss for epoch in model.history_]
     assert losses[-1] < losses[0] < np.log(2)
@@ -271,7 +271,8 @@ def test_two_keys_find_the_parabolas_least(sigmoid: Any) -> None:
     training = [e for e in sent if e.operation != "partial_scores"]
     shown = {e.kind for e in training}
     assert Kind.PARTIAL_SCORE not in shown
-    assert {e.operation for e in training if e.kind == Kind.GRADIENT} == {"products"}
+    shown = {e.operation for e in training if e.kind == Kind.GRADIENT}
+    assert shown == {"products", "propose"}  # neither is about anybody
     eta, slope = model.scores(fed)[:, 0], model.family_.slope  # the loss that nobody computed
     assert slope is not None
     loss = np.log(2) + (-(y - 0.5) * eta + slope * eta**2 / 2).mean()
@@ -599,7 +600,7 @@ def other_key(_: Any) -> torch.Tensor:
         ("scores", lambda s: s[:-1], "scores of shape"),
         ("scores", lambda s: torch.cat([s, s], 1), "scores of shape"),
         ("products", lambda t: t[:-1], "products that is none"),
-        ("products", lambda t: torch.eye(5, dtype=torch.float64), "different numbers of steps"),
+        ("products", lambda t: t[0], "products that is none"),
         ("propose", lambda _: {"penalty": "x"}, "no number"),
         ("propose", lambda _: {"penalty": 0.0}, "no number"),
         ("slope_encrypted", other_key, "key"),
@@ -687,8 +688,8 @@ def test_directions_by_scalar_products_are_those_of_lbfgs() -> None:
             block.propose(lbfgs(products), 1.0)
         take()
         table = sum(block.products() for block in blocks)
-        last = len(table) // 2 - 1
-        curve = table[last, 2 * last + 1]
+        last = MEMORY - 1
+        curve = table[last, last + MEMORY]
         for block in blocks:
             block.shorten((curve - table[last, -1]) / curve)
     np.testing.assert_allclose(np.concatenate([b.v for b in blocks]), target, atol=1e-8)

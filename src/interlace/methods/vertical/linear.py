@@ -90,6 +90,7 @@ from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical import linear_side as sides
 from interlace.methods.vertical.linear_side import FORMAT, ArbiterSide, LinearSettings, LinearSide
 from interlace.models.glm import (
+    MEMORY,
     Block,
     Columns,
     Family,
@@ -199,13 +200,13 @@ class _Partner:
 
     def products(self) -> Floats:
         table = self.peer.ask(LinearSide.products).double().numpy()
-        if table.ndim != 2 or len(table) != table.shape[1] or len(table) % 2 == 0:
+        if table.shape != (2 * MEMORY + 1, 2 * MEMORY + 1):
             raise self.wrong("a table of scalar products that is none")
         return np.asarray(table)
 
     def propose(self, direction: Floats, length: float) -> tuple[float, float]:
-        step = {"direction": direction.tolist(), "length": length}
-        answer = self.peer.ask(LinearSide.propose, step)
+        along = torch.from_numpy(direction)
+        answer = self.peer.ask(LinearSide.propose, along, {"length": length})
         return self._number(answer, "penalty"), self._number(answer, "along")
 
     def cost(self) -> float:
@@ -368,15 +369,8 @@ class _Sealed:
 
 
 def _products(shares: Sequence[_Share]) -> Floats:
-    """Scalar products over all parties' weights.
-
-    Raises:
-        Refused: a party remembers another number of steps than the others.
-    """
-    tables = [share.products() for share in shares]
-    if len({len(table) for table in tables}) > 1:
-        raise Refused("parties answered with scalar products of different numbers of steps")
-    return np.asarray(np.sum(tables, axis=0))
+    """Scalar products over all parties' weights."""
+    return np.asarray(np.sum([share.products() for share in shares], axis=0))
 
 
 def _about(partners: Sequence[_Partner], batch: Batch) -> None:
@@ -671,7 +665,7 @@ class GeneralisedLinear(Method):
                 self.converged_ = True
                 break
             direction = lbfgs(products)
-            if len(direction) == 1:
+            if not number:
                 direction /= curvature
             length = 1.0
             for _ in range(HALVINGS):
@@ -694,9 +688,8 @@ class GeneralisedLinear(Method):
 
     def _stay(self, shares: Sequence[_Share]) -> None:
         """Set the trial weights back to where training stands."""
-        m = len(shares[0].products())
         for share in shares:
-            share.propose(np.zeros(m), 0.0)
+            share.propose(np.zeros(2 * MEMORY + 1), 0.0)
 
     def _take_slope(
         self, way: _Open, shares: Sequence[_Share], eta: Floats, y: Floats, weight: Floats
@@ -730,8 +723,7 @@ class GeneralisedLinear(Method):
             for share in shares:
                 share.take()
             products = _products(shares)
-            last = len(products) // 2 - 1
-            curve, after = products[last, 2 * last + 1], products[last, -1]
+            curve, after = products[MEMORY - 1, 2 * MEMORY - 1], products[MEMORY - 1, -1]
             before = after - curve
             if not curve > 0:  # noise of the whole numbers: this is as near as they come
                 for share in shares:

@@ -30,7 +30,7 @@ from interlace.crypto.schemes import SCHEMES, Scheme, available, generate, read_
 from interlace.errors import DataError, InterlaceError, JobError, Refused
 from interlace.files import write_whole
 from interlace.methods.bottom import MOST_EPOCHS, read_checkpoint, write_checkpoint
-from interlace.models.glm import Block, Columns, Floats, Integers, Penalty
+from interlace.models.glm import MEMORY, Block, Columns, Floats, Integers, Penalty
 from interlace.party import Party, PassiveSide, State, operation
 
 MODEL_FILE = "linear.json"
@@ -344,17 +344,17 @@ class LinearSide(PassiveSide):
     @operation
     def products(self) -> Gradient:
         """All scalar products among this party's last m steps, their turns, and its gradient:
-        (2m + 1, 2m + 1)."""
+        (2m + 1, 2m + 1), of one size from the first step on."""
         return torch.from_numpy(self.block.products())
 
     @operation
-    def propose(self, step: Metric) -> Metric:
-        """Set trial weights; answers the penalty there and the gradient along the step."""
-        direction = np.array(step.get("direction"), dtype=np.float64)
-        length = real_number(step, "length", 1e6)
-        if direction.shape != (2 * len(self.block.steps) + 1,) or not np.isfinite(direction).all():
+    def propose(self, direction: Gradient, step: Control) -> Metric:
+        """Set trial weights along a combination of the vectors of `products`; answers the penalty
+        there and the gradient along the step."""
+        if self.block.gradient is None or direction.shape != (2 * MEMORY + 1,):
             raise Refused("a direction has a number for each step, each turn, and the gradient")
-        penalty, along = self.block.propose(direction, length)
+        length = real_number(step, "length", 1e6)
+        penalty, along = self.block.propose(direction.double().numpy(), length)
         return {"penalty": penalty, "along": along}
 
     @operation
