@@ -456,9 +456,9 @@ def _said(scored: _Scored | None) -> list[dict[str, Any]]:
     """The decision on each person, and probabilities where there are classes."""
     if scored is None:
         return []
-    plan = scored.method.label_plan_
+    plan = getattr(scored.method, "label_plan_", None)  # clusters have no label
     decided = scored.method.decide(scored.outputs).tolist()
-    if plan.task == "regression":
+    if plan is None or plan.task == "regression":
         return [{"prediction": value} for value in decided]
     classes = [str(c) for c in plan.classes]
     if plan.task == "multilabel":
