@@ -70,6 +70,7 @@ def test_the_reason_is_in_numbers() -> None:
         ({"shared": 5000}, "split"),
         ({"labelled": 2000, "unlabelled": {"bank": 0, "shop": 2000}}, "entity_augmentation"),
         ({"labelled": 2000, "unlabelled": {"bank": 0, "shop": 2000}, "shared": 256}, "fedcvt"),
+        ({"labelled": 170, "unlabelled": {"shop": 170}, "shared": 256}, "fedcvt"),
         ({"labelled": 2000, "own_columns": False}, "few_shot"),
         ({"partly": 100, "own_columns": False}, "entity_augmentation"),
         ({"partly": 400, "shared": 200, "own_columns": False}, "fedcvt"),

@@ -77,16 +77,16 @@ RULES: tuple[Rule, ...] = (
         "estimate a view from so few",
     ),
     Rule(
-        lambda s: named_elsewhere(s) >= s.shared and s.parties > 1,
+        lambda s: named_elsewhere(s) >= s.shared / 2 and s.parties > 1,
         "fedcvt",
-        "most people with a label are not shared, and there are enough shared ones to estimate "
+        "many people with a label are not shared, and there are enough shared ones to estimate "
         "the views that those lack",
     ),
     Rule(
         lambda s: True,
         "few_shot",
-        "most people have no label, and each party learns from its own by itself before the surest "
-        "of them get one",
+        "few people but the shared ones have a label, and each party learns from its others by "
+        "itself before the surest of them get one",
     ),
 )
 
