@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from interlace import Federation, Party, Policy
+from interlace import Federation, Party, Policy, predict, run
 from interlace.boundary import Kind
 from interlace.crypto import Workload, generate
 from interlace.errors import (
@@ -738,6 +738,46 @@ def test_bad_settings_are_said_to_be_bad(breast: Make) -> None:
     ):
         with pytest.raises(JobError, match=why):
             Scorecard(**kw).fit(breast())
+
+
+# -- from a job ---------------------------------------------------------------------------------
+
+
+def test_a_job_shows_the_card_and_scores_new_people(credit: Make, tmp_path: Path) -> None:
+    fed = credit()
+    tables = {n: p.frame for n, p in fed.engine.parties.items()}  # type: ignore[attr-defined]
+    for name, table in tables.items():
+        table.write_csv(tmp_path / f"{name}.csv")
+    (tmp_path / "job.yaml").write_text(
+        """
+        name: card
+        parties:
+          bank: {table: bank.csv, id: rownames, label: Status}
+          bureau: {table: bureau.csv, id: rownames}
+        method: {name: scorecard, bad: bad, max_iter: 5, right_signs: false}
+        compare: none
+        seeds: [0]
+        """
+    )
+    results = run(tmp_path / "job.yaml", tmp_path / "out")
+    (model,) = results.models
+    card, columns = model.sheets
+    assert card.title == "Scorecard of bank"
+    assert {row[0] for row in card.rows} >= {"", "Home", "Income"}
+    own = {row[0]: row for row in columns.rows if row[1] == "bank"}
+    theirs = {row[0] for row in columns.rows if row[1] == "bureau"}
+    assert own["Income"][2] > 0.1  # type: ignore[operator]
+    assert theirs == {f"bureau-{k}" for k in range(1, 7)}
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Every score starts from" in page
+    assert "Seniority" not in page
+    assert model.fits[0].metrics["gini"] > 0.5
+    files = {p.parent.parent.parent.name: p for p in tmp_path.rglob("scorecard.csv")}
+    assert pl.read_csv(files["bureau"])["column"].unique().is_in(tables["bureau"].columns).all()
+    paths = {name: tmp_path / f"{name}.csv" for name in tables}
+    scores = predict(tmp_path / "out", paths)
+    assert scores.height == len(fed.active)
+    assert set(scores["prediction"]) == {"good", "bad"}
 
 
 # -- a larger table -----------------------------------------------------------------------------
