@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import logging
 import os
 import secrets
 import socket
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ from interlace.serve.online import (
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES = 4 * 2**20  # in one request
 MOST_REQUESTS = 1000  # at once; more are turned away
@@ -83,7 +87,10 @@ def application(scorer: Scorer, *, token: str | None = None, deadline_ms: float 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Any, error: RequestValidationError) -> JSONResponse:
         # FastAPI's own handler repeats the input, which holds records.
-        return _refusal([(_field(e["loc"]), e["msg"]) for e in error.errors()[:20]])
+        problems: dict[str, list[str]] = {}
+        for found in error.errors():  # one for each type that a value might have had
+            problems.setdefault(_field(found["loc"]), []).append(found["msg"])
+        return _refusal([(field, ", or ".join(found)) for field, found in problems.items()][:20])
 
     @app.exception_handler(InputError)
     def unfit(_: Any, error: InputError) -> JSONResponse:
@@ -96,7 +103,14 @@ def application(scorer: Scorer, *, token: str | None = None, deadline_ms: float 
     @app.post("/score", dependencies=[Depends(known)])
     async def score(question: Question) -> Answers:
         began = time.perf_counter()
-        answers = await scorer.answer(question, (question.deadline_ms or deadline_ms) / 1000)
+        try:
+            answers = await scorer.answer(question, (question.deadline_ms or deadline_ms) / 1000)
+        except InputError:
+            raise
+        except Exception as e:  # its text may quote the question, so neither log nor caller has it
+            where = traceback.extract_tb(e.__traceback__)[-1]
+            log.error("%s at %s:%s", type(e).__name__, where.filename, where.lineno)
+            raise HTTPException(500, "a fault in interlace; the service's log has where") from None
         seconds.observe(time.perf_counter() - began)
         for answer in answers:
             people.labels(answer.answered_by, answer.reason or "").inc()
@@ -121,10 +135,11 @@ def application(scorer: Scorer, *, token: str | None = None, deadline_ms: float 
 
 def _field(place: tuple[Any, ...]) -> str:
     """Where in the question, without what pydantic adds of its own."""
-    if len(place) > 1 and place[0] == "body" and isinstance(place[1], int):
-        return f"character {place[1]}"
-    path = list(place[1:])
-    return ".".join(str(p)[:60] for p in path) or "body"
+    inside = place[1:]
+    if inside and isinstance(inside[0], int):
+        return f"character {inside[0]}"
+    depth = {"ids": 2, "rows": 3}.get(inside[0], 1) if inside else 0
+    return ".".join(str(part)[:60] for part in inside[:depth]) or "body"
 
 
 def read_token(file: Path | None) -> str | None:

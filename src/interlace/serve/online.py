@@ -171,7 +171,7 @@ class Scorer:
         except InterlaceError as e:
             if self._alone is None:
                 raise
-            self._failed(e, 0)
+            self._failed(e)
         self._worker.start()
         return self
 
@@ -353,15 +353,19 @@ class Scorer:
             self.federation.active.boundary.round += 1
             found = self._joint.outputs(self.federation.view(people[order]))
         except Exception as e:
-            self._failed(e, len(people))
+            self._failed(e)
             return None
+        if self.trouble is not None:
+            log.warning("the partners answer again")
         self.trouble = None
         return _Scored(self._joint, found[np.argsort(order)[which]])
 
-    def _failed(self, error: Exception, people: int) -> None:
+    def _failed(self, error: Exception) -> None:
         # The text of a foreign error may quote data.
-        self.trouble = str(error) if isinstance(error, InterlaceError) else type(error).__name__
-        log.warning("the partners did not answer for %d people: %s", people, self.trouble)
+        why = str(error) if isinstance(error, InterlaceError) else type(error).__name__
+        if why != self.trouble:  # said once, however many questions it spoils
+            log.warning("the partners do not answer: %s", why)
+        self.trouble = why
         if not isinstance(error, PolicyError):  # a rule stays, and asking again costs messages
             self._joint = None
 
@@ -447,7 +451,7 @@ def _table(rows: Sequence[Mapping[str, Cell]], federation: Federation) -> pl.Dat
         decimals = pl.Float64 if any(isinstance(value, float) for value in values) else None
         try:
             columns.append(pl.Series(name, values, dtype=decimals))
-        except (TypeError, pl.exceptions.PolarsError, OverflowError):
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
             raise InputError(f"rows.{name}", "its values are of different types") from None
     return pl.DataFrame(columns)
 
