@@ -74,7 +74,7 @@ class Measuring(Driver):
             got = peer.ask(EchoSide.echo, x)
             assert got.shape == x.shape
 
-        found: dict[str, Any] = {"flare": [], "frame": [], "grpc": []}
+        found: dict[str, Any] = {"flare": [], "grpc": []}
         bare = Bare(self.site.folder.kit / "startup", asked["port"])
         raw = x.numpy().tobytes()
         for block in range(asked["blocks"]):
@@ -100,6 +100,7 @@ class Bare:
 
     def __init__(self, startup: Path, port: int) -> None:
         self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)  # this thread has none
         self.loop.run_until_complete(self._connect(startup, port))
 
     async def _connect(self, startup: Path, port: int) -> None:
@@ -110,7 +111,10 @@ class Bare:
 
     def call(self, blob: bytes) -> bytes:
         """There and back."""
-        answer: bytes = self.loop.run_until_complete(self.echo(blob))
+        return self.loop.run_until_complete(self._call(blob))
+
+    async def _call(self, blob: bytes) -> bytes:
+        answer: bytes = await self.echo(blob)
         return answer
 
     def close(self) -> None:
