@@ -15,6 +15,7 @@ from interlace.sites.folder import ENVIRONMENT, PartyFolder
 from interlace.sites.provision import environment
 
 REGISTERED = "Successfully registered client"
+FOREGROUND = "foreground.pid"  # FLARE keeps its own, `pid.fl`, in the background alone
 UP_SECONDS = 90.0  # until the server has taken the site in
 DOWN_SECONDS = 15.0  # until a process that was asked to end is killed
 
@@ -96,11 +97,14 @@ def stay(folder: PartyFolder) -> int:
         _forget(kit)
         command = [str(kit / "startup" / "sub_start.sh"), "--once"]
         running.append(subprocess.Popen(command, env=_environment(folder), start_new_session=True))
+        (kit / FOREGROUND).write_text(str(running[-1].pid))  # its script becomes the process
     while not told and all(process.poll() is None for process in running):
         time.sleep(0.5)
     code = next((p.returncode for p in running if p.poll() is not None), 0)
     for process in reversed(running):
         _end(process.pid, lambda p=process: p.poll() is not None)  # type: ignore[misc]
+    for kit in kits_of(folder):
+        _forget(kit)
     return 0 if told else code
 
 
@@ -127,8 +131,11 @@ def down(folder: PartyFolder) -> list[str]:
 
 def process_of(kit: Path) -> int | None:
     """The process that runs a kit now, or ``None``."""
-    pid = _pid(kit / "pid.fl")
-    return pid if pid is not None and _alive(pid) else None
+    for name in ("pid.fl", FOREGROUND):
+        pid = _pid(kit / name)
+        if pid is not None and _alive(pid) and _is_flare(pid):
+            return pid
+    return None
 
 
 def _end(pid: int, gone: Callable[[], bool]) -> None:
@@ -148,7 +155,7 @@ def _environment(folder: PartyFolder) -> dict[str, str]:
 
 
 def _forget(kit: Path) -> None:
-    for name in ("pid.fl", "daemon_pid.fl", "shutdown.fl", "restart.fl"):
+    for name in ("pid.fl", "daemon_pid.fl", "shutdown.fl", "restart.fl", FOREGROUND):
         (kit / name).unlink(missing_ok=True)
 
 
@@ -170,3 +177,12 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _is_flare(pid: int) -> bool:
+    """Whether a process is one of FLARE's, and no other that got its number since a restart."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True  # no such files on this system
+    return b"nvflare" in command or b"sub_start" in command
