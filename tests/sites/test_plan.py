@@ -24,6 +24,7 @@ METHODS: list[dict[str, Any]] = [
     {"name": "split", "epochs": 6},
     {"name": "fedcvt", "epochs": 4},
     {"name": "boosted_trees", "n_estimators": 4, "max_depth": 3},
+    {"name": "scorecard", "bad": "yes", "max_iter": 8, "min_bin_rows": 5},
 ]
 
 

@@ -90,6 +90,8 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
     alike: ClassVar[bool] = False
     # Whether it needs a party without a table, that holds a key for the others.
     helped: bool = False
+    # Settings under which a rehearsal on made-up data sends no less than a run on real ones.
+    rehearsal: ClassVar[dict[str, Any]] = {}
     label_plan_: LabelPlan
     history_: list[Epoch]
 

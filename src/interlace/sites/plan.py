@@ -258,7 +258,8 @@ class _Rehearsal:
         short = []
         for choice in self.choices:
             least = {n: min(lengths.get(n, 1), most) for n, most in self._lengths(choice).items()}
-            short.append(MethodChoice(name=choice.name, **{**choice.settings, **least}))
+            made = {**choice.settings, **entry(choice.name).make.rehearsal, **least}
+            short.append(MethodChoice(name=choice.name, **made))
         c = self.contract
         job = Job(
             name="rehearsal",
@@ -319,7 +320,9 @@ class _Rehearsal:
         label = None
         if name == self.contract.active or self.blind:
             label = "label"
-            made = made.with_columns(pl.Series(label, _labels(rng, rows, self.contract.classes)))
+            bad = self.contract.method.settings.get("bad")
+            labels = _labels(rng, rows, self.contract.classes, bad)
+            made = made.with_columns(pl.Series(label, labels))
         id_rule: Any = None
         if not self.horizontal:
             id_rule = self.party.id_rule
@@ -390,11 +393,15 @@ def _arguments(choice: MethodChoice) -> dict[str, Any]:
     return accepted(choice.name, choice.settings)
 
 
-def _labels(rng: np.random.Generator, rows: int, classes: int | None) -> Any:
+def _labels(rng: np.random.Generator, rows: int, classes: int | None, bad: Any) -> Any:
+    """Made-up labels; ``bad`` is the name of a class that the method's settings give."""
     if classes == 1:
         return rng.normal(size=rows)
-    drawn = np.arange(rows) % (classes or 2)  # every class is there
-    return [f"class {c}" for c in rng.permutation(drawn)]
+    drawn = rng.permutation(np.arange(rows) % (classes or 2))  # every class is there
+    if bad is not None:
+        other = f"not {bad}" if isinstance(bad, str) else type(bad)(not bad)
+        return [bad if c else other for c in drawn]
+    return drawn if classes in (None, 2) else [f"class {c}" for c in drawn]
 
 
 def _people(ids: pl.DataFrame, shared: float) -> pl.DataFrame:

@@ -236,7 +236,7 @@ class Scorecard(Method):
         bad: The class that counts as bad, as in the label column; by default 1 of 0 and 1.
         l2: Penalty of the regression, ``l2``/2 ‖β‖² beside the mean loss; for outcomes that columns
             tell (almost) without error.
-        max_iter: Most steps of the regression.
+        max_iter: Most steps of the regression, and of all that begin anew together.
         protocol, sigmoid, sigmoid_range, inference: Of the regression, see
             :class:`~interlace.methods.vertical.linear.LogisticRegression`.
         encryption: Of outcomes and columns; ``auto`` is the fastest over a link of 100 Mbit/s.
@@ -295,6 +295,8 @@ class Scorecard(Method):
 
     # It is compared with itself on fewer and on all columns.
     alike: ClassVar[bool] = True
+    # What made-up columns say is not worth keeping; the plan is for columns that are.
+    rehearsal: ClassVar[dict[str, Any]] = {"min_iv": 0.0, "max_correlation": 1.0, "max_vif": 1e12}
 
     # -- learning --------------------------------------------------------------------------------
 
@@ -693,15 +695,15 @@ class Scorecard(Method):
         on_epoch: OnEpoch | None,
     ) -> None:
         """Fit the WOE columns that are left, and turn coefficients into points."""
-        number = 0
+        number, steps = 0, self.max_iter
         while True:
             name = f"{checkpoint}-{number}" if checkpoint else None  # of other columns another fit
-            model = self._fitted(fed, draft, name, on_epoch)
+            model = self._fitted(fed, draft, steps, name, on_epoch)
+            number, steps = number + 1, steps - len(model.history_)
             wrong = self._against(draft, model) if self.right_signs else []
-            if not wrong:
+            if not wrong or steps <= 0:
                 break
             self._drop(draft, *min(wrong, key=lambda found: found[1].iv))
-            number += 1
         self.history_, self.converged_ = model.history_, model.converged_
         sign = 1 if self.bad_ else -1
         stretch, shift = self._calibrated(fed, draft, model)
@@ -744,12 +746,17 @@ class Scorecard(Method):
         return seen
 
     def _fitted(
-        self, fed: Federation, draft: Draft, checkpoint: str | None, on_epoch: OnEpoch | None
+        self,
+        fed: Federation,
+        draft: Draft,
+        steps: int,
+        checkpoint: str | None,
+        on_epoch: OnEpoch | None,
     ) -> WoeRegression:
         """The regression on the WOE columns that are left."""
         return WoeRegression(
             l2=self.l2,
-            max_iter=self.max_iter,
+            max_iter=steps,
             protocol=self.protocol,
             sigmoid=self.sigmoid,
             sigmoid_range=self.sigmoid_range,
