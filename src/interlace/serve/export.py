@@ -35,6 +35,7 @@ from interlace.federation import Federation
 from interlace.files import write_whole
 from interlace.methods import AggVFL, Method
 from interlace.methods.baselines import OwnColumns
+from interlace.methods.catalogue import entry
 from interlace.methods.bottom import SideBySide
 from interlace.methods.vertical.boosting import VerticalTrees
 from interlace.methods.vertical.joint import Joined, JointModel
@@ -78,7 +79,7 @@ def export(
     try:
         made = to_onnx(trained.model(name, nobody_else))
     except JobError as e:
-        others = sorted(trained.models - {name})
+        others = sorted(n for n in trained.models - {name} if entry(n).role != "upper bound")
         rest = f"; this run also has: {', '.join(others)}" if others else ""
         raise JobError(f"{e}{rest}") from None
     write_whole(Path(out), made.SerializeToString())
