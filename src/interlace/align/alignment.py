@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Literal
 
 import numpy as np
@@ -73,11 +73,18 @@ class Alignment:
         """Where each of the active party's people stands in the order shared with ``party``.
 
         Returns:
-            Shape (n,), int64; -1 for people who are not shared with it.
+            Shape (n,), int64; -1 for people who are not shared with it. Not to be written to.
         """
-        where = np.full(len(self.holders), -1, np.int64)
-        where[self.pairs[party]] = np.arange(len(self.pairs[party]))
-        return where
+        return self._positions[party]
+
+    @cached_property
+    def _positions(self) -> dict[str, Rows]:
+        """Kept, for who scores one person of a million asks again and again."""
+        found = {}
+        for party, rows in self.pairs.items():
+            found[party] = where = np.full(len(self.holders), -1, np.int64)
+            where[rows] = np.arange(len(rows))
+        return found
 
 
 def align(
