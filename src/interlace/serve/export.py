@@ -35,8 +35,8 @@ from interlace.federation import Federation
 from interlace.files import write_whole
 from interlace.methods import AggVFL, Method
 from interlace.methods.baselines import OwnColumns
-from interlace.methods.catalogue import entry
 from interlace.methods.bottom import SideBySide
+from interlace.methods.catalogue import entry
 from interlace.methods.vertical.boosting import VerticalTrees
 from interlace.methods.vertical.joint import Joined, JointModel
 from interlace.methods.vertical.pretrained import Standardised
