@@ -309,7 +309,7 @@ class Federation:
         elif len(pool.rows) < 2:
             raise AlignmentError(
                 f"{len(pool.rows)} people are held by all parties, too few to hold some out; leave "
-                "out a partner who shares few people, or check the id rules with `interlace inspect`"
+                "out a partner who shares few, or check the id rules with `interlace inspect`"
             )
         if not len(pool.rows):
             held_by_some = len(self.shared(partial=True).labelled().rows)
