@@ -201,3 +201,19 @@ def test_nobody_whom_all_hold_is_said_with_who_is_held_by_some() -> None:
     parties = [Party("base", base, label="y"), Party("one", one), Party("other", other)]
     with pytest.raises(AlignmentError, match=r"0 shared people .* 4 with a label are held"):
         Federation.simulate(parties).split(0.25)
+
+
+def test_people_are_held_out_without_a_label_too() -> None:
+    bank = people(*(f"p{i}" for i in range(20)), x=list(range(20)))
+    shop = people(*(f"p{i}" for i in range(5, 20)), z=list(range(15)))
+    fed = Federation.simulate([Party("bank", bank), Party("shop", shop)], active="bank")
+    train, test = fed.split(0.2, labelled=False)
+    assert len(test.rows) == 3
+    assert set(test.rows) <= set(range(5, 20))
+    assert sorted([*train.rows, *test.rows]) == list(range(20))
+    with pytest.raises(DataError, match="no label column"):
+        fed.split(0.2)
+    lab = people("p0", "p1", "p2", w=[1.0, 2.0, 3.0])
+    parties = [Party("bank", bank), Party("shop", shop), Party("lab", lab)]
+    with pytest.raises(AlignmentError, match="too few to hold some out"):
+        Federation.simulate(parties, active="bank").split(0.2, labelled=False)
