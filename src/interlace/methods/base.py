@@ -133,6 +133,10 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
         """How well a method without a label fits a view's people, by the names of measures."""
         raise NotImplementedError
 
+    def said(self, outputs: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Further columns of a file of scores, by name, that follow from :meth:`outputs`."""
+        return {}
+
     def sheets(self) -> list[Sheet]:
         """Tables of what was learnt, for the report, as far as the active party knows it."""
         return []

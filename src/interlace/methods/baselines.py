@@ -149,6 +149,10 @@ class _Alike(Method):
         """The prediction that follows from :meth:`outputs`."""
         return self.method_.decide(outputs)
 
+    def said(self, outputs: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """What the method's file of scores has besides."""
+        return self.method_.said(outputs)
+
     def save(self, name: str) -> None:
         """Keep the model in the active party's folder."""
         self.method_.save(name)

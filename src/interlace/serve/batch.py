@@ -208,13 +208,15 @@ def _unscored(view: Federation) -> pl.DataFrame:
 
 
 def _columns(method: Method, outputs: NDArray[np.float64]) -> dict[str, object]:
-    """What is said of people: a decision, and probabilities where there are classes."""
+    """What is said of people: a decision, probabilities where there are classes, and what else the
+    method has to say."""
     plan = getattr(method, "label_plan_", None)  # clusters have no label
     columns: dict[str, object] = {}
     if plan is None or plan.task != "multilabel":
         columns["prediction"] = method.decide(outputs)
     if plan is not None and plan.task != "regression":
         columns |= {f"probability {c}": outputs[:, i] for i, c in enumerate(plan.classes)}
+    columns |= method.said(outputs)
     return columns
 
 

@@ -311,6 +311,7 @@ def test_points_add_up_and_double_the_odds(credit: Make) -> None:
     assert (points == np.rint(points)).all()
     good = model.predict_proba(fed)[:, 1 - model.bad_]
     np.testing.assert_allclose(good / (1 - good), 20 * 2 ** ((points - 500) / 40))
+    np.testing.assert_array_equal(model.said(model.outputs(fed))["points"], points)
     # Points are what the regression says, rounded for each bin.
     logit = pooled_woe(fed, model) @ [
         c.coefficient for card in cards(fed, model).values() for c in card.columns
@@ -778,6 +779,7 @@ def test_a_job_shows_the_card_and_scores_new_people(credit: Make, tmp_path: Path
     scores = predict(tmp_path / "out", paths)
     assert scores.height == len(fed.active)
     assert set(scores["prediction"]) == {"good", "bad"}
+    assert scores.filter(prediction="bad")["points"].max() < scores["points"].mean()  # type: ignore[operator]
 
 
 # -- a larger table -----------------------------------------------------------------------------

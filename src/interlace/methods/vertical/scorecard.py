@@ -63,7 +63,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logit
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression as OnOneColumn
 from torch import Tensor
@@ -812,10 +812,15 @@ class Scorecard(Method):
 
         A score of ``base_points`` means odds of ``base_odds`` goods to one bad.
         """
-        logit = (self.base_points - self.points(federation)) / self.factor_
-        bad = expit(logit - math.log(self.base_odds))
+        odds = (self.base_points - self.points(federation)) / self.factor_
+        bad = expit(odds - math.log(self.base_odds))
         sides = (1 - bad, bad) if self.bad_ else (bad, 1 - bad)
         return np.stack(sides, axis=1)
+
+    def said(self, outputs: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """The points, from which the probabilities came."""
+        odds = logit(outputs[:, 1 - self.bad_]) - math.log(self.base_odds)
+        return {"points": np.rint(self.base_points + self.factor_ * odds).astype(np.int64)}
 
     def points(self, federation: Federation) -> NDArray[np.float64]:
         """Scores of a view's people, (n,): whole points, the more the better.
