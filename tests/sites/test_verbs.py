@@ -1,0 +1,216 @@
+"""The verbs for runs over sites, as far as they go without a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from interlace.boundary import Kind, Ledger, Message
+from interlace.boundary.message import Part
+from interlace.cli import app
+from interlace.job.spec import PartyFile
+from interlace.sites import approval
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder, RunFolder, Status
+from interlace.sites.plan import Leaving, Plan
+
+Make = Callable[..., PartyFolder]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
+    """Call the program, as at a terminal of 100 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("INTERLACE_PARTY", raising=False)
+
+    def made_up(party: str, _file: PartyFile, contract: Contract) -> Plan:
+        leaves = {Kind.EMBEDDING: Leaving(messages=10, bytes=5_000_000)}
+        return Plan(run=contract.run, party=party, leaves=leaves, without_claim=["embedding"])
+
+    monkeypatch.setattr(approval, "plan_of", made_up)
+    return lambda *args, **kw: CliRunner().invoke(app, [str(a) for a in args], **kw)
+
+
+@pytest.fixture
+def asked(make_party: Make, contract: Contract) -> tuple[PartyFolder, RunFolder]:
+    """A shop that has been asked for a run."""
+    shop = make_party("shop")
+    run = shop.run(contract.run)
+    run.keep(contract)
+    return shop, run
+
+
+def test_a_new_party_has_a_file_and_a_policy_to_write(call: Any, tmp_path: Path) -> None:
+    done = call("party", "new", "bank", "--label", "bought", "--table", "t.csv", "--id", "who")
+    assert done.exit_code == 0, done.output
+    file = yaml.safe_load((tmp_path / "bank" / "party.yaml").read_text())
+    assert (file["table"], file["id"], file["label"]) == ("t.csv", "who", "bought")
+    (tmp_path / "bank" / "t.csv").write_text("who,bought,x\n1,yes,2\n2,no,3\n")
+    folder = PartyFolder.open(tmp_path / "bank")
+    assert folder.read().policy.approve == []
+    checked = call("party", "check", "--party", "bank", "--offline")
+    assert checked.exit_code == 1  # it has no certificate yet
+    assert "2 people and 1 columns, label bought" in checked.output
+    assert "interlace party request" in checked.output
+    again = call("party", "new", "bank")
+    assert again.exit_code == 2
+    assert "is a party's folder already" in again.output
+    assert call("party", "new", "a b").exit_code == 2
+
+
+def test_the_folder_is_asked_for_where_there_is_none(call: Any) -> None:
+    for verb in ("status", "logs", "results", "approve"):
+        done = call(verb)
+        assert done.exit_code == 2
+        assert "not a party's folder" in done.output
+
+
+def test_a_party_sees_what_it_is_asked_and_says_yes(call: Any, asked: Any) -> None:
+    shop, run = asked
+    before = call("status", "--party", shop.root)
+    assert run.name in before.output
+    assert "waiting" in before.output
+    said_no = call("approve", "--party", shop.root, input="n\n")
+    assert said_no.exit_code == 1
+    assert approval.answer_of(run) is None
+    done = call("approve", "small", "--party", shop.root, input="y\n")
+    assert done.exit_code == 0, done.output
+    for part in ("bank and shop; 'bank' drives", "split", "credit", "embedding", "5 MB"):
+        assert part in done.output, part
+    given = approval.answer_of(run)
+    assert given is not None
+    assert given.answer == "approved"
+    assert "approved by hand" in call("status", run.name, "--party", shop.root).output
+
+
+def test_a_party_says_no_and_why(call: Any, asked: Any) -> None:
+    shop, run = asked
+    assert call("refuse", "--party", shop.root).exit_code == 2  # a reason is due
+    done = call("refuse", "--why", "not before the audit", "--party", shop.root)
+    assert done.exit_code == 0, done.output
+    said = call("status", run.name, "--party", shop.root).output
+    assert "refused" in said
+    assert "not before the audit" in said
+
+
+def test_an_approval_is_taken_back_by_stop(call: Any, asked: Any) -> None:
+    shop, run = asked
+    call("approve", "--yes", "--party", shop.root)
+    run.note(Status(state="running", done=0.5))
+    assert call("stop", "--party", shop.root).exit_code == 0
+    given = approval.answer_of(run)
+    assert given is not None
+    assert given.answer == "refused"
+    again = call("stop", "--party", shop.root)
+    assert again.exit_code == 2
+    assert "is refused already" in again.output
+
+
+def test_the_kill_switch(call: Any, asked: Any) -> None:
+    shop, _ = asked
+    assert call("party", "stop", "--party", shop.root).exit_code == 0
+    assert shop.stopped
+    assert (
+        "everything is stopped" in call("party", "check", "--offline", "--party", shop.root).output
+    )
+    assert call("party", "stop", "--lift", "--party", shop.root).exit_code == 0
+    assert not shop.stopped
+
+
+def test_a_policy_that_objects_is_told_in_the_plan(
+    call: Any, make_party: Make, tmp_path: Path
+) -> None:
+    shop = make_party("shop", partners=["clinic"])
+    (tmp_path / "job.yaml").write_text(
+        "name: small\nparties: [bank, shop]\nactive: bank\n"
+        "method: {name: split, epochs: 1}\ncompare: none\nseeds: [0]\n"
+    )
+    done = call("plan", "job.yaml", "--party", shop.root)
+    assert done.exit_code == 0, done.output
+    assert "embedding" in done.output
+    assert "would be refused" in done.output
+    assert "does not train with 'bank'" in done.output
+
+
+def test_who_has_no_user_cannot_submit(call: Any, make_party: Make, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: small\nparties: [bank, shop]\n")
+    done = call("submit", "job.yaml", "--party", make_party("bank").root)
+    assert done.exit_code == 2
+    assert "no user who may submit jobs" in done.output
+
+
+def test_ledgers_are_shown_proved_exported_and_held_against_the_plan(
+    call: Any, asked: Any, contract: Contract, tmp_path: Path
+) -> None:
+    shop, run = asked
+    assert "no ledger here yet" in call("ledger", "show", "--party", shop.root).output
+    call("approve", "--yes", "--party", shop.root)
+    ledger = Ledger(run.ledger)
+    for direction, sender, receiver in (("sent", "shop", "bank"), ("received", "bank", "shop")):
+        part = Part(Kind.EMBEDDING, {"a": 1})
+        message = Message("split-0", "forward", sender, receiver, 1, (part,))
+        ledger.record(direction, message, part, "")  # type: ignore[arg-type]
+    head = ledger.head
+    shown = call("ledger", "show", "--party", shop.root)
+    assert "split-0: forward" in shown.output
+    assert head in shown.output
+    assert "intact" in call("ledger", "verify", "--head", head, "--party", shop.root).output
+    assert call("ledger", "diff", "--party", shop.root).exit_code == 0
+    assert call("ledger", "export", "bank", "--party", shop.root).exit_code == 0
+    same = call("ledger", "diff", "--theirs", "shop-to-bank.csv", "--party", shop.root)
+    assert "alike" in same.output
+    lines = Path("shop-to-bank.csv").read_text().splitlines()
+    Path("short.csv").write_text("\n".join(lines[:-1]) + "\n")
+    less = call("ledger", "diff", "--theirs", "short.csv", "--party", shop.root)
+    assert less.exit_code == 1
+    assert "1 row" in less.output
+    part = Part(Kind.GRADIENT, {"a": 1})
+    ledger.record("sent", Message("split-0", "x", "shop", "bank", 1, (part,)), part, "")
+    ledger.flush()
+    beyond = call("ledger", "diff", "--party", shop.root)
+    assert beyond.exit_code == 1
+    assert "beyond" in beyond.output
+    ledger._db.execute("UPDATE ledger SET bytes_after = 1 WHERE row = 1")
+    ledger._db.commit()
+    assert call("ledger", "verify", "--party", shop.root).exit_code == 1
+    Path("no.csv").write_text("a,b\n1,2\n")
+    assert call("ledger", "diff", "--theirs", "no.csv", "--party", shop.root).exit_code == 2
+    assert call("ledger", "export", "clinic", "--party", shop.root).exit_code == 2
+
+
+def test_a_party_that_answered_has_a_page_of_its_own(call: Any, asked: Any) -> None:
+    shop, run = asked
+    assert "has left nothing here yet" in call("results", "--party", shop.root).output
+    call("approve", "--yes", "--party", shop.root)
+    ledger = Ledger(run.ledger)
+    part = Part(Kind.EMBEDDING, {"a": 1})
+    ledger.record("sent", Message("split-0", "<b>", "shop", "bank", 1, (part,)), part, "")
+    ledger.flush()
+    run.note(Status(state="finished", done=1.0))
+    done = call("results", "--party", shop.root)
+    assert done.exit_code == 0, done.output
+    page = (run.path / "report.html").read_text()
+    assert "The run is finished" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+
+
+def test_logs_are_shown(call: Any, asked: Any) -> None:
+    shop, run = asked
+    assert "has said nothing yet" in call("logs", "--party", shop.root).output
+    run.log.write_text("epoch 1\n")
+    assert "epoch 1" in call("logs", "--party", shop.root).output
+
+
+def test_a_federation_needs_to_know_where_its_server_is(call: Any) -> None:
+    done = call("federation", "new", "--name", "trial")
+    assert done.exit_code == 2
+    assert "--host" in done.output
+    assert call("federation", "new", "bank", "shop").exit_code == 2
+    assert call("federation", "approve", os.devnull).exit_code == 2
