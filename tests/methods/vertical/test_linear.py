@@ -261,10 +261,10 @@ def parabola(x: np.ndarray, y: np.ndarray, slope: float, l2: float) -> np.ndarra
 @pytest.mark.parametrize("sigmoid", ["taylor", "minimax"])
 def test_two_keys_find_the_parabolas_least(sigmoid: Any) -> None:
     fed = breast()
-    model = LogisticRegression(l2=1e-2, protocol="two_keys", sigmoid=sigmoid).fit(fed)
+    model = LogisticRegression(l2=0.1, protocol="two_keys", sigmoid=sigmoid).fit(fed)
     x, weights = pooled(fed, model)
     y = fed.y.numpy()
-    due = parabola(x, y, sigmoid_slope(sigmoid, 8.0), 1e-2)
+    due = parabola(x, y, sigmoid_slope(sigmoid, 8.0), 0.1)
     close(np.append(weights[:, 0], model.weights_[-1]), due)
     assert roc_auc_score(y, model.predict_proba(fed)[:, 1]) > 0.98
     sent = [e for e in fed.active.boundary.ledger.entries() if e.session == model.session_]
@@ -276,7 +276,7 @@ def test_two_keys_find_the_parabolas_least(sigmoid: Any) -> None:
     eta, slope = model.scores(fed)[:, 0], model.family_.slope  # the loss that nobody computed
     assert slope is not None
     loss = np.log(2) + (-(y - 0.5) * eta + slope * eta**2 / 2).mean()
-    loss += 0.5e-2 * (weights**2).sum()
+    loss += 0.05 * (weights**2).sum()
     assert model.history_[-1].loss == pytest.approx(loss, rel=1e-4)
 
 
@@ -287,9 +287,9 @@ def test_an_arbiter_opens_masked_sums_alone() -> None:
     fed = joined(x, y, cuts, slice(0, 5), more=[notary], wire=True)
     assert fed.helpers == ("notary",)
     assert "notary" not in fed.passive
-    model = LogisticRegression(l2=1e-2, protocol="arbiter", sigmoid="taylor").fit(fed)
+    model = LogisticRegression(l2=0.1, protocol="arbiter", sigmoid="taylor").fit(fed)
     table, weights = pooled(fed, model)
-    due = parabola(table, fed.y.numpy(), 0.25, 1e-2)
+    due = parabola(table, fed.y.numpy(), 0.25, 0.1)
     close(np.append(weights[:, 0], model.weights_[-1]), due)
     got = {
         (e.operation, e.kind) for e in notary.boundary.ledger.entries() if e.direction == "received"
@@ -474,7 +474,7 @@ def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path: Path, settings: dict[
         if epoch.number == 2:
             raise Stopped
 
-    settings = {"l2": 1e-2, "max_iter": 6, **settings}
+    settings = {"l2": 1e-2, "max_iter": 4, **settings}
     whole = LogisticRegression(**settings).fit(breast(folder=tmp_path / "a"), checkpoint="fit")
     with pytest.raises(Stopped):
         LogisticRegression(**settings).fit(

@@ -104,7 +104,7 @@ from interlace.models.glm import (
 from interlace.party import Peer, State
 
 CHUNK = 2**17  # people scored in one message
-HALVINGS = 30  # of a step before it counts as none
+HALVINGS = 20  # of a step before it counts as none
 SUFFICIENT = 1e-4  # share of the promised fall of the loss that a step must bring (Armijo)
 ROUNDING = 1e-13  # rises of the loss, beside it, that count as none
 HEADROOM = 4  # scores of a party, beside those of a usual one, that still can be encrypted
@@ -674,11 +674,16 @@ class GeneralisedLinear(Method):
                 with np.errstate(over="ignore", invalid="ignore"):
                     after = float((weight * family.losses(eta, y)).mean())
                 after += sum(penalty for penalty, _ in figures)
-                promised = SUFFICIENT * sum(along for _, along in figures)
-                if after <= loss + promised + ROUNDING * abs(loss):
+                along = sum(along for _, along in figures)
+                if after <= loss + SUFFICIENT * along + ROUNDING * abs(loss):
+                    break
+                if -along <= ROUNDING * abs(loss):
+                    length = 0.0
                     break
                 length /= 2
-            else:  # whole numbers and floats tell no better weights apart
+            else:
+                length = 0.0
+            if not length:  # whole numbers and floats tell no better weights apart
                 self._stay(shares)
                 self.converged_ = True
                 break
@@ -1017,7 +1022,7 @@ class LogisticRegression(GeneralisedLinear):
         l1: AtLeastZero = 0.0,
         l2: AtLeastZero = 1e-3,
         solver: Literal["lbfgs", "sgd"] = "lbfgs",
-        max_iter: Count = 200,
+        max_iter: Count = 100,
         tol: AtLeastZero = 1e-6,
         learning_rate: AboveZero = 0.5,
         batch_size: Count = 256,
@@ -1070,7 +1075,7 @@ class LinearRegression(GeneralisedLinear):
         l1: AtLeastZero = 0.0,
         l2: AtLeastZero = 1e-3,
         solver: Literal["lbfgs", "sgd"] = "lbfgs",
-        max_iter: Count = 200,
+        max_iter: Count = 100,
         tol: AtLeastZero = 1e-6,
         learning_rate: AboveZero = 0.1,
         batch_size: Count = 256,
@@ -1111,7 +1116,7 @@ class TweedieRegression(GeneralisedLinear):
         l1: AtLeastZero = 0.0,
         l2: AtLeastZero = 1e-3,
         solver: Literal["lbfgs", "sgd"] = "lbfgs",
-        max_iter: Count = 200,
+        max_iter: Count = 100,
         tol: AtLeastZero = 1e-6,
         learning_rate: AboveZero = 0.1,
         batch_size: Count = 256,
@@ -1164,7 +1169,7 @@ class PoissonRegression(TweedieRegression):
         l1: AtLeastZero = 0.0,
         l2: AtLeastZero = 1e-3,
         solver: Literal["lbfgs", "sgd"] = "lbfgs",
-        max_iter: Count = 200,
+        max_iter: Count = 100,
         tol: AtLeastZero = 1e-6,
         learning_rate: AboveZero = 0.1,
         batch_size: Count = 256,
