@@ -57,8 +57,6 @@ def nameless(s: Situation) -> int:
 
 # -- the table ------------------------------------------------------------------------------------
 
-FEW = 128  # shared people, below which views are hard to estimate from them
-
 RULES: tuple[Rule, ...] = (
     Rule(
         lambda s: not classes(s),
@@ -71,16 +69,10 @@ RULES: tuple[Rule, ...] = (
         "the shared people are most of those there are to learn from",
     ),
     Rule(
-        lambda s: named_elsewhere(s) >= s.shared and s.shared < FEW,
-        "entity_augmentation",
-        "most people with a label are not shared, and it learns from them without having to "
-        "estimate a view from so few",
-    ),
-    Rule(
         lambda s: named_elsewhere(s) >= s.shared / 2 and s.parties > 1,
         "fedcvt",
-        "many people with a label are not shared, and there are enough shared ones to estimate "
-        "the views that those lack",
+        "many people with a label are not shared, and it learns from them too by an estimate of "
+        "the views that they lack",
     ),
     Rule(
         lambda s: True,
