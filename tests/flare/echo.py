@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import grpc
+import grpc as rpc
 import psutil
 import torch
 from nvflare.collab import collab
@@ -74,11 +74,15 @@ class Measuring(Driver):
             got = peer.ask(EchoSide.echo, x)
             assert got.shape == x.shape
 
-        found: dict[str, Any] = {"flare": [], "grpc": []}
         bare = Bare(self.site.folder.kit / "startup", asked["port"])
-        raw = x.numpy().tobytes()
+
+        def grpc() -> None:
+            got = torch.frombuffer(bytearray(bare.call(x.numpy().tobytes())), dtype=x.dtype)
+            assert got.shape == (x.numel(),)
+
+        found: dict[str, Any] = {"flare": [], "grpc": []}
         for block in range(asked["blocks"]):
-            for way, call in (("flare", flare), ("grpc", lambda: bare.call(raw))):
+            for way, call in (("flare", flare), ("grpc", grpc)):
                 for turn in range(asked["turns"] + 20):
                     began = time.perf_counter()
                     call()
@@ -105,8 +109,8 @@ class Bare:
 
     async def _connect(self, startup: Path, port: int) -> None:
         files = ("rootCA.pem", "client.key", "client.crt")
-        credentials = grpc.ssl_channel_credentials(*((startup / f).read_bytes() for f in files))
-        self.channel = grpc.aio.secure_channel(f"localhost:{port}", credentials)
+        credentials = rpc.ssl_channel_credentials(*((startup / f).read_bytes() for f in files))
+        self.channel = rpc.aio.secure_channel(f"localhost:{port}", credentials)
         self.echo = self.channel.unary_unary("/bare.Bare/Echo")
 
     def call(self, blob: bytes) -> bytes:
@@ -126,15 +130,15 @@ async def serve(startup: Path, port: int) -> None:
     """The bare server, in a process of its own."""
     key, certificate = ((startup / f"server.{end}").read_bytes() for end in ("key", "crt"))
     root = (startup / "rootCA.pem").read_bytes()
-    credentials = grpc.ssl_server_credentials([(key, certificate)], root, True)
+    credentials = rpc.ssl_server_credentials([(key, certificate)], root, True)
 
     async def echo(request: bytes, _context: Any) -> bytes:
         return (torch.frombuffer(bytearray(request), dtype=torch.float32) * 1).numpy().tobytes()
 
-    handler = grpc.unary_unary_rpc_method_handler(echo)
-    server = grpc.aio.server()
+    handler = rpc.unary_unary_rpc_method_handler(echo)
+    server = rpc.aio.server()
     server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("bare.Bare", {"Echo": handler}),)
+        (rpc.method_handlers_generic_handler("bare.Bare", {"Echo": handler}),)
     )
     server.add_secure_port(f"localhost:{port}", credentials)
     await server.start()

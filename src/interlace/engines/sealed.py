@@ -6,14 +6,15 @@ Scheme, for one run of one job:
   (RSA-PSS over SHA-256, the certificate's key) over the key, the run, the job, both names and, in
   the answer, the key that it answers. The certificate must be issued by the federation's root,
   valid today, and name the party. So each knows that the other's key is of this run and fresh.
-* A *frame* is `crypto_box` of libsodium (X25519, XSalsa20-Poly1305; 128 bits) under the two drawn
-  keys. Its nonce is its direction and its number, and numbers rise by one: a frame that is changed,
-  repeated, left out or overtaken does not open, and is refused. The drawn keys are forgotten with
-  the run, so a certificate's key that is lost later opens nothing.
+* The X25519 secret of the two drawn keys gives a key for each direction, by HKDF over SHA-256 with
+  all that both have signed in its context. A *frame* is AES-256-GCM under its direction's key
+  (security level: 128 bits, that of X25519). Its nonce is its number, and numbers rise by one: a
+  frame that is changed, repeated, left out or overtaken does not open, and is refused. The drawn
+  keys are forgotten with the run, so a certificate's key that is lost later opens nothing.
 
-Source: Bernstein, Lange and Schwabe 2012, "The security impact of a new cryptographic library";
-signed Diffie-Hellman as in Krawczyk 2003, "SIGMA", with the identities inside what is signed.
-What a relay still sees: who talks to whom, when, and how many bytes.
+Source: signed Diffie-Hellman as in Krawczyk 2003, "SIGMA", with the identities inside what is
+signed; RFC 7748, RFC 5869, NIST SP 800-38D; the `cryptography` library's implementations. What a
+relay still sees: who talks to whom, when, and how many bytes.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from nacl.exceptions import CryptoError
-from nacl.public import Box, PrivateKey, PublicKey
 
 from interlace.errors import InterlaceError, Refused
 
@@ -115,8 +117,8 @@ class Line:
 
     def __init__(self, me: str, peer: str, meeting: Meeting, identity: Identity) -> None:
         self.me, self.peer, self.meeting, self.identity = me, peer, meeting, identity
-        self._key = PrivateKey.generate()
-        self._box: Box | None = None
+        self._key = X25519PrivateKey.generate()
+        self._ciphers: dict[str, AESGCM] = {}  # by who sends
 
     def hello(self, answers: str = "") -> bytes:
         """This end's key, signed; ``answers`` is the key in the hello that it answers."""
@@ -134,7 +136,7 @@ class Line:
     @property
     def key(self) -> str:
         """This end's public key, in hexadecimal."""
-        return bytes(self._key.public_key).hex()
+        return self._key.public_key().public_bytes_raw().hex()
 
     def meet(self, hello: bytes, answers: str = "") -> str:
         """Take the other end's hello, which must answer ``answers``; gives its key.
@@ -147,42 +149,47 @@ class Line:
                 raise ValueError
             told = json.loads(hello)
             key, certificate, signature = (told.pop(n) for n in ("key", "certificate", "signature"))
-            theirs = PublicKey(bytes.fromhex(key))
+            theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(key))
             due = {**self.meeting._asdict(), "from": self.peer, "to": self.me, "answers": answers}
             if told != due:
                 raise Refused(f"the hello of '{self.peer}' is for another run, job or party")
             signed = _canonical({**due, "key": key})
             self.identity.check(self.peer, str(certificate).encode(), str(signature), signed)
-        except (ValueError, TypeError, KeyError, AttributeError, CryptoError):
+            secret = self._key.exchange(theirs)  # refuses keys of small order
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise Refused(f"what came from '{self.peer}' is not a hello") from None
-        self._box = Box(self._key, theirs)
+        keys = sorted([self.key, key])
+        for sender in (self.me, self.peer):
+            about = {**self.meeting._asdict(), "keys": keys, "sender": sender}
+            derived = HKDF(hashes.SHA256(), 32, salt=None, info=_canonical(about)).derive(secret)
+            self._ciphers[sender] = AESGCM(derived)
         return str(key)
 
-    def seal(self, number: int, answer: bool, text: bytes) -> bytes:
-        """The frame of this number that says ``text``."""
-        return bytes(self._opened().encrypt(text, _nonce(number, answer)).ciphertext)
+    def seal(self, number: int, text: bytes) -> bytes:
+        """This end's frame of this number that says ``text``."""
+        return self._cipher(self.me).encrypt(_nonce(number), text, None)
 
-    def open(self, number: int, answer: bool, sealed: bytes) -> bytes:
-        """What a frame of this number says.
+    def open(self, number: int, sealed: bytes) -> bytes:
+        """What the other end's frame of this number says.
 
         Raises:
             Refused: it is not the other end's frame of this number.
         """
         try:
-            return bytes(self._opened().decrypt(sealed, _nonce(number, answer)))
-        except (CryptoError, ValueError, TypeError):
+            return self._cipher(self.peer).decrypt(_nonce(number), sealed, None)
+        except InvalidTag:
             raise Refused(
                 f"a frame from '{self.peer}' was changed, repeated, out of order, or not its own"
             ) from None
 
-    def _opened(self) -> Box:
-        if self._box is None:
+    def _cipher(self, sender: str) -> AESGCM:
+        if sender not in self._ciphers:
             raise Refused(f"'{self.peer}' has not said hello")
-        return self._box
+        return self._ciphers[sender]
 
 
-def _nonce(number: int, answer: bool) -> bytes:
-    return bytes([answer]) + number.to_bytes(Box.NONCE_SIZE - 1, "big")
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(12, "big")
 
 
 def _canonical(about: dict[str, Any]) -> bytes:

@@ -158,9 +158,9 @@ class Sites:
         """One numbered frame and its answer."""
         line = self._lines[party]
         self._numbers[party] = number = self._numbers[party] + 1
-        sealed = line.seal(number, False, _packed(head, body))
+        sealed = line.seal(number, _packed(head, body))
         answer = self._carried(party, _FRAME, number, sealed)
-        told, got = _unpacked(line.open(number, True, answer))
+        told, got = _unpacked(line.open(number, answer))
         failed = told.get("error")
         if failed is None:
             return told, got
@@ -243,7 +243,7 @@ class Answering:
         if not self._busy.acquire(blocking=False):
             return _BUSY
         try:
-            return _SEALED + self._received(bytes(frame))
+            return _SEALED + self._received(frame)
         except _Unseen:
             return _UNSEEN
         except Refused as e:
@@ -264,11 +264,11 @@ class Answering:
             raise Refused(
                 f"a frame from '{self.driver}' is repeated, out of order, or none of ours"
             )
-        head, body = _unpacked(self._line.open(number, False, sealed))
+        head, body = _unpacked(self._line.open(number, sealed))
         # Opened by nobody else's key: from here on it is the driver's, and is carried out once.
         self._number, self._asked = number, sealed
         told, got = self._carry_out(head, body)
-        self._answer = self._line.seal(number, True, _packed(told, got))
+        self._answer = self._line.seal(number, _packed(told, got))
         return self._answer
 
     def _hello(self, hello: bytes) -> bytes:
