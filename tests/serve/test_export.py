@@ -24,6 +24,8 @@ from interlace.errors import DataError, JobError
 from interlace.job.spec import Job
 from interlace.methods import APCVFL, PrivilegedDistillation, RandomForest, VFedTrans
 from interlace.methods.baselines import OwnColumns
+from interlace.methods.vertical.linear import LogisticRegression
+from interlace.methods.vertical.scorecard import Scorecard
 from interlace.models import BottomSpec
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -144,6 +146,37 @@ def test_the_active_partys_share_of_summed_scores() -> None:
     np.testing.assert_allclose(
         joint / joint.sum(1, keepdims=True), model.predict_proba(fed), atol=1e-6
     )
+
+
+CARD: dict[str, Any] = {"min_iv": 0.0, "max_correlation": None, "max_vif": None, "min_bin_rows": 5}
+
+
+@pytest.mark.parametrize(
+    ("model", "classes"),
+    [
+        (LogisticRegression(encryption="none"), 2),
+        (LogisticRegression(encryption="none"), 3),
+        (Scorecard(right_signs=False, **CARD), 2),
+    ],
+)
+def test_the_active_partys_share_of_a_linear_model_and_a_scorecard(
+    model: Any, classes: int
+) -> None:
+    """With the intercept; categories and gaps among the columns."""
+    fed = federation(people(np.minimum(Y, classes - 1))).shared()
+    model.fit(fed)
+    made = export.to_onnx(model)
+    assert {"b", "city"} <= {i.name for i in made.graph.input}
+    own = scored(made, fed.active.frame)[fed.rows]
+    said = model.points(fed)[:, None] if isinstance(model, Scorecard) else model.scores(fed)
+    held = fed.engine.parties["lab"]  # type: ignore[attr-defined]
+    side, rows = held.sides[model.session_], held.shared_with("bank")
+    rows = rows[fed.positions("lab", fed.rows).numpy()]
+    if isinstance(model, Scorecard):
+        theirs = side.card.points(held.frame, rows).sum(axis=1, keepdims=True)
+    else:
+        theirs = side.columns.matrix(held.frame, rows) @ side.weights
+    np.testing.assert_allclose(own + theirs, said, atol=1e-6)
 
 
 def test_what_a_run_trained_is_written_without_its_tables(tmp_path: Path) -> None:

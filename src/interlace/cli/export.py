@@ -29,8 +29,8 @@ def export(
         interlace export runs/caravan --model active_alone --out caravan.onnx
 
     That is a model of its columns alone (`active_alone`, `own_columns`, and what distillation
-    methods train), or its share of the scores that `agg` adds up. Neither tables nor partners are
-    needed. A model that asks partners about each person cannot be written so; score with
+    methods train), or its share of scores that are added up (`agg`, linear models, scorecards).
+    Neither tables nor partners are needed. A model that asks partners about each person cannot be written so; score with
     `interlace predict`.
 
     What comes out: one file that reads the raw columns, one input each, preprocessing included; the

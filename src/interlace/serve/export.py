@@ -5,7 +5,8 @@ can be written so:
 
 - networks that ask no partner: the active party alone, and what distillation made of a federation;
 - trees that split on the active party's columns alone;
-- the active party's share of the scores that aggVFL adds up.
+- the active party's share of scores that are added up: of aggVFL, of linear models, and of a
+  scorecard's points.
 
 Not written: models that read a partner's embeddings or splits for each person, since a graph in one
 place has none; dates and hashed rare levels, which ONNX has no operators for; images.
@@ -39,8 +40,12 @@ from interlace.methods.bottom import SideBySide
 from interlace.methods.catalogue import entry
 from interlace.methods.vertical.boosting import VerticalTrees
 from interlace.methods.vertical.joint import Joined, JointModel
+from interlace.methods.vertical.linear import GeneralisedLinear
 from interlace.methods.vertical.pretrained import Standardised
-from interlace.models.networks import Columns, FourierFeatures, Linear
+from interlace.methods.vertical.scorecard import Scorecard
+from interlace.models import networks
+from interlace.models.binning import LevelBins
+from interlace.models.glm import Columns
 from interlace.models.trees import Binning, CategoryBins, Split, Tree
 from interlace.party import Party
 from interlace.serve.batch import Trained
@@ -93,7 +98,8 @@ def to_onnx(method: Method) -> ModelProto:
     are missing (durations in days, times of day in hours, true as 1); text for categories, without
     blanks around it and empty where missing. The output is ``probabilities`` (people, classes),
     ``estimate`` (people, 1), or ``partial_score`` (people, outputs), to which the partners' are
-    added. Metadata name the method and, as JSON, the classes.
+    added: with the intercept, before a linear model makes means of it; of a scorecard, points.
+    Metadata name the method and, as JSON, the classes.
 
     Raises:
         JobError: the model reads what partners say of each person, or the libraries are not there.
@@ -107,10 +113,15 @@ def to_onnx(method: Method) -> ModelProto:
         graph = _trees(method)
     elif isinstance(method, JointModel):
         graph = _network(method)
+    elif isinstance(method, GeneralisedLinear) and isinstance(method.own_, Columns):
+        graph = _linear(method, method.own_)
+    elif isinstance(method, Scorecard) and method.card_.columns:
+        graph = _scorecard(method)
     else:
         raise JobError(
             f"{type(method).__name__} is not written as ONNX; networks of the active party alone, "
-            "distilled ones and trees on its own columns are"
+            "distilled ones, trees on its own columns, and its share of linear models and "
+            "scorecards are"
         )
     made = graph.model()
     about = {
@@ -170,15 +181,15 @@ class _Graph:
         large = self.add("Greater", self.add("Abs", raw), self.constant(LARGEST))
         return raw, self.add("Or", self.add("IsNaN", raw), large)
 
-    def levels(self, name: str, values: dict[str, float]) -> str:
-        """A column of categories as numbers, 0 for what is missing or unknown; float32."""
+    def levels(self, name: str, values: dict[str, float], other: float = 0.0) -> str:
+        """A column of categories as numbers; float32. ``other``: of what is not in ``values``."""
         return self.add(
             "LabelEncoder",
             self.column(name, text=True),
             domain="ai.onnx.ml",
             keys_strings=list(values),
             values_floats=list(values.values()),
-            default_float=0.0,
+            default_float=other,
         )
 
     def model(self) -> ModelProto:
@@ -259,15 +270,15 @@ def _layer(graph: _Graph, module: nn.Module, x: str) -> str:
             return graph.add("Relu", x)
         case nn.Dropout():
             return x
-        case Columns():
+        case networks.Columns():
             tables = [e.get_parameter("weight") for e in module.embeddings]
             parts = _looked_up(graph, x, module.numeric, tables)
             return graph.add("Concat", _numbers(graph, x, module.numeric), *parts, axis=1)
-        case Linear():
+        case networks.Linear():
             tables = [e.get_parameter("weight") for e in module.levels]
             numbers = _layer(graph, module.dense, _numbers(graph, x, module.numeric))
             return _sum(graph, [numbers, *_looked_up(graph, x, module.numeric, tables)])
-        case FourierFeatures():
+        case networks.FourierFeatures():
             sizes = [module.numeric, *module.cardinalities]
             first, *by_level = torch.split(module.weight.T, sizes)
             numbers = _numbers(graph, x, module.numeric)
@@ -305,14 +316,72 @@ def _numbers(graph: _Graph, x: str, count: int) -> str:
 
 def _looked_up(graph: _Graph, x: str, numeric: int, tables: Sequence[Tensor]) -> list[str]:
     """For each column of codes behind the numeric ones the rows of its table (levels, width)."""
+    return [_rows(graph, x, numeric + j, graph.weights(table)) for j, table in enumerate(tables)]
+
+
+def _rows(graph: _Graph, x: str, column: int, table: str) -> str:
+    """The rows of a table (levels, width) that a column of codes names."""
     from onnx import TensorProto
 
-    out = []
-    for j, table in enumerate(tables):
-        column = graph.add("Gather", x, graph.constant(numeric + j, np.int64), axis=1)
-        code = graph.add("Cast", column, to=TensorProto.INT64)
-        out.append(graph.add("Gather", graph.weights(table), code, axis=0))
-    return out
+    codes = graph.add("Gather", x, graph.constant(column, np.int64), axis=1)
+    return graph.add("Gather", table, graph.add("Cast", codes, to=TensorProto.INT64), axis=0)
+
+
+# -- shares of linear models and scorecards ----------------------------------------------------
+
+
+def _linear(method: GeneralisedLinear, columns: Columns) -> _Graph:
+    from onnx import TensorProto
+
+    graph = _Graph(method.active_.name)
+    x, spec = _features(graph, columns.plan), columns.plan.spec
+    weights = method.weights_
+    numbers = graph.add("Cast", _numbers(graph, x, spec.numeric), to=TensorProto.DOUBLE)
+    parts = [graph.add("MatMul", numbers, graph.constant(weights[: spec.numeric]))]
+    place = spec.numeric
+    for j, (cardinality, codes) in enumerate(zip(spec.cardinalities, columns.levels, strict=True)):
+        table = np.zeros((cardinality, weights.shape[1]))
+        table[list(codes)] = weights[place : place + len(codes)]
+        parts.append(_rows(graph, x, spec.numeric + j, graph.constant(table)))
+        place += len(codes)
+    graph.add("Add", _sum(graph, parts), graph.constant(weights[-1]), name="partial_score")
+    graph.output = ("partial_score", weights.shape[1], TensorProto.DOUBLE)
+    return graph
+
+
+def _scorecard(method: Scorecard) -> _Graph:
+    from onnx import TensorProto
+
+    card = method.card_
+    graph = _Graph(card.party)
+    parts = [graph.constant(method.intercept_points_)]
+    for column in card.columns:
+        bins = column.bins
+        if isinstance(bins, LevelBins):
+            bin_of = {x: float(b) for b, group in enumerate(bins.groups, 1) for x in group}
+            new = float(bins.other or bins.width + 1)
+            code = graph.levels(column.name, {**bin_of, "": float(column.missing)}, new)
+            place = graph.add("Cast", code, to=TensorProto.INT64)
+        elif bins.dates:
+            raise _unwritten(card.party, column.name, "dates")
+        else:
+            raw, missing = graph.number(column.name)
+            above = graph.add("GreaterOrEqual", raw, graph.constant([bins.edges]))
+            count = graph.add(
+                "ReduceSum",
+                graph.add("Cast", above, to=TensorProto.INT64),
+                graph.constant([1], np.int64),
+                keepdims=1,
+            )
+            known = graph.add("Add", count, graph.constant(1, np.int64))
+            place = graph.add("Where", missing, graph.constant(column.missing, np.int64), known)
+        parts.append(graph.add("Gather", graph.constant(column.points), place, axis=0))
+    graph.add("Identity", _sum(graph, parts), name="partial_score")
+    graph.output = ("partial_score", 1, TensorProto.DOUBLE)
+    return graph
+
+
+# -- preprocessing -----------------------------------------------------------------------------
 
 
 def _features(graph: _Graph, plan: FeaturePlan) -> str:
