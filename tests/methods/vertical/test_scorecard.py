@@ -19,6 +19,7 @@ from sklearn.metrics import roc_auc_score
 from interlace import Federation, Party, Policy, predict, run
 from interlace.boundary import Kind
 from interlace.crypto import Workload, generate
+from interlace.crypto.wire import unseal
 from interlace.errors import (
     AlignmentError,
     DataError,
@@ -383,6 +384,7 @@ def test_what_passes_between_the_parties(breast: Make) -> None:
     entries = [e for e in fed.active.boundary.ledger.entries() if e.session.startswith("scorecard")]
     passed = {(e.operation, e.direction, str(e.kind)) for e in entries}
     assert {(o, k) for o, d, k in passed if d == "sent"} == {
+        ("terms", "control"),
         ("begin", "row selection"),
         ("begin", "control"),
         ("take_key", "ciphertext"),
@@ -402,6 +404,7 @@ def test_what_passes_between_the_parties(breast: Make) -> None:
     }
     answered = {(o, k) for o, d, k in passed if d == "received"}
     assert answered == {
+        ("terms", "control"),
         ("begin", "split choice"),
         ("take_key", "control"),
         ("count", "ciphertext"),
@@ -483,6 +486,21 @@ def test_a_policy_can_forbid(breast: Make) -> None:
         Scorecard().fit(fed)
     # Without selection by correlation between partners, nothing of that kind leaves a partner.
     Scorecard(**EVERY).fit(fed)
+
+
+def test_a_policy_names_schemes_and_the_smallest_bin(breast: Make) -> None:
+    strict = Policy(encryption=frozenset({"rlwe-strict"}), min_bin_rows=60)
+    fed = breast(options={"vendor": {"policy": strict}})
+    with pytest.raises(
+        JobError, match=r"not every party's policy allows .*; all allow: rlwe-strict"
+    ):
+        Scorecard(encryption="rlwe-fast", **QUICK).fit(fed)
+    model = Scorecard(**QUICK).fit(fed)
+    key = side(fed, model, "vendor").key
+    assert key is not None
+    assert unseal(key.to_tensor()).header["setting"] == "strict"
+    for column in side(fed, model, "vendor").card.columns:
+        assert column.counts[1:].sum(axis=1).min() >= 60
 
 
 # -- keeping ------------------------------------------------------------------------------------

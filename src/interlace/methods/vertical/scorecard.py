@@ -5,6 +5,8 @@ partner's column alone: its holder lacks the outcomes, and who has these lacks t
 holder sums encrypted outcomes over fine bins, and the active party says what to merge::
 
     active                                                     passive k
+      │ ── terms ────────────────────────────────────────────────► │
+      │ ◄──────────────────── encryption that its policy allows ─── │
       │ ── begin(training rows, settings) ───────────────────────► │   cuts fine bins
       │ ◄────── how many bins each (unnamed) column has ─────────── │
       │ ── take_key(public key) ─────────────────────────────────► │
@@ -75,7 +77,7 @@ from interlace.crypto.base import (
 )
 from interlace.crypto.kernels import cores
 from interlace.crypto.rlwe import holds_product
-from interlace.crypto.schemes import SCHEMES, Scheme, choose, generate
+from interlace.crypto.schemes import SCHEMES, Scheme, available, choose, generate
 from interlace.data.labels import LabelPlan
 from interlace.errors import (
     AlignmentError,
@@ -345,6 +347,7 @@ class Scorecard(Method):
             )
         self.active_, self.peers_ = fed.active, fed.open("scorecard", ScorecardSide)
         self.session_ = next((peer.session for peer in self.peers_.values()), None)
+        self._agree_on_schemes()
         settings = self._settings(len(outcome))
         draft, cells = self._begin(fed, settings)
         candidates = self._bin(fed, draft, cells, outcome, totals)
@@ -390,6 +393,26 @@ class Scorecard(Method):
         if self.bad not in classes:
             raise JobError(f"`bad` is none of the label's classes: {', '.join(map(repr, classes))}")
         return classes.index(self.bad)
+
+    def _agree_on_schemes(self) -> None:
+        """Which encryption all parties' policies allow.
+
+        Raises:
+            JobError: not the one of the job, or none.
+        """
+        policies: list[Any] = [self.active_.policy.encryption]
+        for name, peer in self.peers_.items():
+            policies.append(peer.ask(ScorecardSide.terms).get("encryption"))
+            if policies[-1] is not None and not isinstance(policies[-1], list):
+                raise self._wrong(name, "an unknown kind of encryption")
+        self._schemes: list[Scheme] = [
+            scheme for scheme in SCHEMES if all(p is None or scheme in p for p in policies)
+        ]
+        if not self._schemes or self.encryption not in ("auto", *self._schemes):
+            raise JobError(
+                f"not every party's policy allows the encryption '{self.encryption}'; all allow: "
+                f"{', '.join(self._schemes) or 'none'}"
+            )
 
     def _settings(self, people: int) -> CardSettings:
         fine = self.fine_bins if self.binning == "optimal" else self.max_bins
@@ -501,7 +524,8 @@ class Scorecard(Method):
         if self.encryption != "auto":
             return self.encryption, workload
         columns = max(len(found.widths) for found in cells)
-        return choose(workload, columns=columns, link=LINK, cores=cores())[0].scheme, workload
+        found = choose(workload, columns=columns, link=LINK, cores=cores(), allowed=self._schemes)
+        return found[0].scheme, workload
 
     def _counted(
         self, name: str, key: PrivateKey, answer: Tensor, cells: Cells, totals: Floats
@@ -673,7 +697,7 @@ class Scorecard(Method):
 
     def _correlating(self, people: int, groups: int) -> tuple[Scheme, int]:
         """The scheme to correlate with, and the largest whole number in a column."""
-        schemes: Sequence[Scheme] = ("rlwe-fast", "rlwe-strict")
+        schemes: Sequence[Scheme] = [s for s in self._schemes if available(s)]
         if self.encryption != "auto":
             schemes = (self.encryption,)
         for scheme in schemes:
@@ -681,8 +705,8 @@ class Scorecard(Method):
             if bits >= PRECISE or (bits and scheme == schemes[-1]):
                 return scheme, 2**bits - 1
         raise JobError(
-            f"columns of {people:,} people are too long for the encryption '{schemes[-1]}'; choose "
-            "another, or leave out `max_correlation` and `max_vif`"
+            f"no encryption that every party allows holds columns of {people:,} people; set "
+            "`max_correlation` and `max_vif` to null"
         )
 
     # -- regression ------------------------------------------------------------------------------
@@ -761,8 +785,15 @@ class Scorecard(Method):
             sigmoid=self.sigmoid,
             sigmoid_range=self.sigmoid_range,
             inference=self.inference,
-            encryption=self.encryption,
+            encryption=self._for_regression(),
         ).fit(self._seen(fed, draft), checkpoint=checkpoint, on_epoch=on_epoch)
+
+    def _for_regression(self) -> Encryption:
+        """The encryption of the regression; `auto` is left to it where all schemes are allowed."""
+        if self.encryption != "auto" or len(self._schemes) == len(SCHEMES):
+            return self.encryption
+        wanted: Sequence[Scheme] = ("rlwe-strict", "okamoto-uchiyama", "paillier", "rlwe-fast")
+        return next(s for s in wanted if s in self._schemes and available(s))
 
     def _against(self, draft: Draft, model: WoeRegression) -> list[tuple[str, Counted]]:
         """The columns, with their parties, whose coefficient has the wrong sign."""

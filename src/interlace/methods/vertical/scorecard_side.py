@@ -344,6 +344,12 @@ class ScorecardSide(PassiveSide):
     errors: Floats | None
 
     @operation
+    def terms(self) -> Control:
+        """The schemes of encryption that this party's policy allows; ``None``: all."""
+        allowed = self.party.policy.encryption
+        return {"encryption": None if allowed is None else sorted(allowed)}
+
+    @operation
     def begin(self, rows: RowSelection, settings: Control) -> SplitChoice:
         """Cut fine bins. Answers (columns, 3): bins, whether they have an order, and whether
         there are missing values."""
