@@ -410,7 +410,10 @@ def test_a_fault_of_ours_quotes_nobody(
 
 def test_without_a_token_only_this_machine_is_answered(client: TestClient) -> None:
     assert client.get("/health").json() == {"status": "up"}
-    assert client.get("/health", headers={"Host": "elsewhere.example"}).status_code == 400
+    for host in ("localhost:8321", "[::1]:8321"):
+        assert client.get("/health", headers={"Host": host}).status_code == 200
+    for host in ("elsewhere.example", "127.0.0.1.elsewhere.example"):
+        assert client.get("/health", headers={"Host": host}).status_code == 400
 
 
 def test_a_token_is_asked_for(scorer: Scorer) -> None:

@@ -179,9 +179,6 @@ class Scorer:
         """Let the question that is out be answered, and write the ledgers."""
         with self._news:
             self._over = True
-            for ask in self._waiting:
-                ask.future.cancel()
-            self._waiting.clear()
             self._news.notify()
         self._worker.join(timeout=5)  # a partner that hangs does not hold us
 
@@ -311,7 +308,7 @@ class Scorer:
 
     def _work(self) -> None:
         unwritten = False  # whether something may wait in the ledgers
-        while not self._over:
+        while not self._over:  # who waits still is answered by the deadline
             asks = self._together(QUIET if unwritten else None)
             # A disk takes longer than a round. So ledgers are written when it is quiet; before the
             # first round after that there is nothing to write, and their second begins anew.
