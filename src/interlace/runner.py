@@ -53,7 +53,7 @@ from interlace.job.spec import Job, MethodChoice, PartyFile, located, read_job, 
 from interlace.methods import Method
 from interlace.methods.base import Epoch
 from interlace.methods.baselines import PooledColumns
-from interlace.methods.catalogue import accepted, build_method, entry, is_horizontal
+from interlace.methods.catalogue import AUTO, accepted, build_method, entry, is_horizontal
 from interlace.methods.horizontal.baselines import InOnePlace
 from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.methods.horizontal.schema import FEWEST
@@ -64,7 +64,6 @@ from interlace.report import write_report
 
 Progress = Callable[[str, float], None]
 Begun = dict[str, dict[str, int]]  # how many people and columns each party has
-AUTO = "auto"  # the name of a method that the run is to choose itself
 AGREEMENT = "agreement"  # the session in which clients of a horizontal federation compare columns
 
 

@@ -101,6 +101,11 @@ def test_nothing_is_chosen_where_no_label_is_shared() -> None:
         choose(Federation.simulate(parties))
 
 
+def test_partners_who_agree_beforehand_name_the_method() -> None:
+    with pytest.raises(JobError, match="name the method that `interlace inspect` recommends"):
+        build_method("auto", {})
+
+
 # -- other geometries -----------------------------------------------------------------------------
 
 

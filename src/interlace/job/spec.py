@@ -124,7 +124,8 @@ class Job(BaseModel):
     method: MethodChoice = Field(
         default=MethodChoice(name="split"),
         description="The method's name, or `name` with its hyper-parameters beside it; `auto` "
-        "takes the one that `interlace inspect` recommends, and the results say why.",
+        "takes, in a simulation, the one that `interlace inspect` recommends, and the results say "
+        "why.",
     )
     compare: list[MethodChoice] | Literal["all", "none"] = Field(
         default="all",

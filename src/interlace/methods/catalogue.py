@@ -59,6 +59,7 @@ from interlace.methods.vertical.linear import (
 )
 
 Role = Literal["method", "baseline", "upper bound"]
+AUTO = "auto"  # instead of a name: a run of a simulation is to choose the method
 
 
 @dataclass(frozen=True)
@@ -372,6 +373,11 @@ def entry(name: str) -> Entry:
     Raises:
         JobError: no method has that name; the message suggests the nearest one.
     """
+    if name == AUTO:
+        raise JobError(
+            "`method: auto` is for a simulation; where partners agree beforehand, name the method "
+            "that `interlace inspect` recommends"
+        )
     if name not in CATALOGUE:
         near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.4)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(CATALOGUE)}"
