@@ -24,7 +24,7 @@ from interlace.errors import DataError, JobError
 from interlace.job.spec import Job
 from interlace.methods import APCVFL, PrivilegedDistillation, RandomForest, VFedTrans
 from interlace.methods.baselines import OwnColumns
-from interlace.methods.vertical.linear import LogisticRegression
+from interlace.methods.vertical.linear import LogisticRegression, PoissonRegression
 from interlace.methods.vertical.scorecard import Scorecard
 from interlace.models import BottomSpec
 
@@ -89,6 +89,7 @@ TREES: dict[str, Any] = {"n_estimators": 4, "max_depth": 3, "encryption": "none"
         OwnColumns(BoostedTrees(**TREES)),
         OwnColumns(BoostedTrees(multi_output=True, **TREES)),
         OwnColumns(RandomForest(n_trees=3, max_depth=4, encryption="none")),
+        OwnColumns(LogisticRegression(encryption="none")),
     ],
     ids=lambda m: type(getattr(m, "method", m)).__name__,
 )
@@ -109,7 +110,12 @@ def test_the_runtime_says_what_the_model_says(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [ActiveAlone(**SHORT), OwnColumns(BoostedTrees(objective="count:poisson", **TREES))]
+    "model",
+    [
+        ActiveAlone(**SHORT),
+        OwnColumns(BoostedTrees(objective="count:poisson", **TREES)),
+        OwnColumns(PoissonRegression(encryption="none")),
+    ],
 )
 def test_quantities_and_two_classes_and_labels(model: Any) -> None:
     x, y = load_diabetes(return_X_y=True)
@@ -120,11 +126,13 @@ def test_quantities_and_two_classes_and_labels(model: Any) -> None:
     found = scored(made, fed.active.frame)[:, 0]
     np.testing.assert_allclose(found, model.predict(fed), rtol=1e-4)
     several = pl.Series("y", [[int(a > 0), int(a > 1)] for a in Y], dtype=pl.Array(pl.Int64, 2))
-    for label in ((Y > 0).astype(int), None):
+    linear = isinstance(getattr(model, "method", None), PoissonRegression)
+    for label in ((Y > 0).astype(int), *(() if linear else (None,))):
         frame = people() if label is None else people(label)
         fed = federation(frame.with_columns(several) if label is None else frame)
         if isinstance(model, OwnColumns):
-            model = OwnColumns(BoostedTrees(**TREES))
+            own = LogisticRegression(encryption="none") if linear else BoostedTrees(**TREES)
+            model = OwnColumns(own)
         model.fit(fed)
         found = scored(export.to_onnx(model), fed.active.frame)
         np.testing.assert_allclose(found, model.predict_proba(fed), atol=2e-6)
@@ -177,6 +185,10 @@ def test_the_active_partys_share_of_a_linear_model_and_a_scorecard(
     else:
         theirs = side.columns.matrix(held.frame, rows) @ side.weights
     np.testing.assert_allclose(own + theirs, said, atol=1e-6)
+    if isinstance(model, Scorecard):
+        alone = OwnColumns(model).fit(fed)
+        found = scored(export.to_onnx(alone), fed.active.frame)[fed.rows]
+        np.testing.assert_allclose(found, alone.predict_proba(fed), atol=1e-9)
 
 
 def test_what_a_run_trained_is_written_without_its_tables(tmp_path: Path) -> None:

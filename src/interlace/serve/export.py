@@ -107,6 +107,7 @@ def to_onnx(method: Method) -> ModelProto:
     """
     if find_spec("onnx") is None:
         raise JobError("export needs onnx: pip install 'interlace[onnx]'")
+    alone = isinstance(method, OwnColumns)
     if isinstance(method, OwnColumns):
         method = method.method_
     if isinstance(method, VerticalTrees):
@@ -114,9 +115,9 @@ def to_onnx(method: Method) -> ModelProto:
     elif isinstance(method, JointModel):
         graph = _network(method)
     elif isinstance(method, GeneralisedLinear) and isinstance(method.own_, Columns):
-        graph = _linear(method, method.own_)
+        graph = _linear(method, method.own_, alone)
     elif isinstance(method, Scorecard) and method.card_.columns:
-        graph = _scorecard(method)
+        graph = _scorecard(method, alone)
     else:
         raise JobError(
             f"{type(method).__name__} is not written as ONNX; networks of the active party alone, "
@@ -192,6 +193,13 @@ class _Graph:
             default_float=other,
         )
 
+    def told(self, name: str, value: str, width: int) -> None:
+        """Let a value of float64 be what the graph gives."""
+        from onnx import TensorProto
+
+        self.add("Identity", value, name=name)
+        self.output = (name, width, TensorProto.DOUBLE)
+
     def model(self) -> ModelProto:
         """All of it, checked."""
         from onnx import checker, helper
@@ -235,19 +243,15 @@ def _network(method: JointModel) -> _Graph:
     if not share:
         out = _layer(graph, method.top_.eval(), out)
     score = graph.add("Cast", out, to=TensorProto.DOUBLE)
-    name = "probabilities"
     if share:
-        name = "partial_score"
-        graph.add("Identity", score, name=name)
+        graph.told("partial_score", score, objective.outputs)
     elif objective.task == "regression":
-        name = "estimate"
         scaled = graph.add("Mul", score, graph.constant(objective.scale))
-        graph.add("Add", scaled, graph.constant(objective.centre), name=name)
+        graph.told("estimate", graph.add("Add", scaled, graph.constant(objective.centre)), 1)
     elif objective.task == "multilabel":
-        graph.add("Sigmoid", score, name=name)
+        graph.told("probabilities", graph.add("Sigmoid", score), objective.outputs)
     else:
-        graph.add("Softmax", score, axis=1, name=name)
-    graph.output = (name, objective.outputs, TensorProto.DOUBLE)
+        graph.told("probabilities", graph.add("Softmax", score, axis=1), objective.outputs)
     return graph
 
 
@@ -330,7 +334,7 @@ def _rows(graph: _Graph, x: str, column: int, table: str) -> str:
 # -- shares of linear models and scorecards ----------------------------------------------------
 
 
-def _linear(method: GeneralisedLinear, columns: Columns) -> _Graph:
+def _linear(method: GeneralisedLinear, columns: Columns, alone: bool) -> _Graph:
     from onnx import TensorProto
 
     graph = _Graph(method.active_.name)
@@ -344,12 +348,30 @@ def _linear(method: GeneralisedLinear, columns: Columns) -> _Graph:
         table[list(codes)] = weights[place : place + len(codes)]
         parts.append(_rows(graph, x, spec.numeric + j, graph.constant(table)))
         place += len(codes)
-    graph.add("Add", _sum(graph, parts), graph.constant(weights[-1]), name="partial_score")
-    graph.output = ("partial_score", weights.shape[1], TensorProto.DOUBLE)
+    score = graph.add("Add", _sum(graph, parts), graph.constant(weights[-1]))
+    family, width = method.family_, weights.shape[1]
+    if not alone:
+        graph.told("partial_score", score, width)
+    elif family.name in ("gaussian", "tweedie"):
+        graph.told("estimate", score if family.name == "gaussian" else graph.add("Exp", score), 1)
+    elif family.outputs == 1:
+        graph.told("probabilities", _two(graph, graph.add("Sigmoid", score)), 2)
+    elif family.slope is not None:
+        each = graph.add("Sigmoid", score)
+        every = graph.add("ReduceSum", each, graph.constant([1], np.int64), keepdims=1)
+        graph.told("probabilities", graph.add("Div", each, every), width)
+    else:
+        graph.told("probabilities", graph.add("Softmax", score, axis=1), width)
     return graph
 
 
-def _scorecard(method: Scorecard) -> _Graph:
+def _two(graph: _Graph, p: str, *, first: bool = False) -> str:
+    """Probabilities of two classes from that of one of them."""
+    other = graph.add("Sub", graph.constant(1.0), p)
+    return graph.add("Concat", *((p, other) if first else (other, p)), axis=1)
+
+
+def _scorecard(method: Scorecard, alone: bool) -> _Graph:
     from onnx import TensorProto
 
     card = method.card_
@@ -376,8 +398,14 @@ def _scorecard(method: Scorecard) -> _Graph:
             known = graph.add("Add", count, graph.constant(1, np.int64))
             place = graph.add("Where", missing, graph.constant(column.missing, np.int64), known)
         parts.append(graph.add("Gather", graph.constant(column.points), place, axis=0))
-    graph.add("Identity", _sum(graph, parts), name="partial_score")
-    graph.output = ("partial_score", 1, TensorProto.DOUBLE)
+    points = _sum(graph, parts)
+    if not alone:
+        graph.told("partial_score", points, 1)
+        return graph
+    lacking = graph.add("Sub", graph.constant(method.base_points), points)
+    odds = graph.add("Div", lacking, graph.constant(method.factor_))
+    bad = graph.add("Sigmoid", graph.add("Sub", odds, graph.constant(math.log(method.base_odds))))
+    graph.told("probabilities", _two(graph, bad, first=not method.bad_), 2)
     return graph
 
 
@@ -450,20 +478,18 @@ def _trees(method: VerticalTrees) -> _Graph:
         base_values=method.base_.tolist(),
         **dict(nodes),
     )
-    objective, name, width = method.loss_.objective, "probabilities", outputs
+    score = graph.add("Cast", score, to=TensorProto.DOUBLE)
+    objective = method.loss_.objective
     if objective == "multi:softprob":
-        graph.add("Softmax", score, axis=1, name=name)
-    elif objective == "binary:logistic" and outputs > 1:
-        graph.add("Sigmoid", score, name=name)
+        graph.told("probabilities", graph.add("Softmax", score, axis=1), outputs)
     elif objective == "binary:logistic":
         p = graph.add("Sigmoid", score)
-        other = graph.add("Sub", graph.constant(1.0, np.float32), p)
-        graph.add("Concat", other, p, axis=1, name=name)
-        width = 2
+        several = outputs > 1
+        graph.told("probabilities", p if several else _two(graph, p), outputs if several else 2)
     else:
-        name = "estimate"
-        graph.add("Exp" if objective == "count:poisson" else "Identity", score, name=name)
-    graph.output = (name, width, TensorProto.FLOAT)
+        graph.told(
+            "estimate", graph.add("Exp", score) if objective == "count:poisson" else score, 1
+        )
     return graph
 
 
