@@ -41,6 +41,9 @@ def said(fed: Federation) -> list[tuple[str, str, str, str]]:
     ]
 
 
+SELECTED = ("forward", "row selection")
+
+
 # -- what travels -------------------------------------------------------------------------------
 
 
@@ -236,6 +239,15 @@ def test_labels_of_people_whom_nobody_else_holds_are_used(limited: Any) -> None:
         model = cvt(epochs=1, batch_size=140, validation=0).fit(fed)
         runs[labelled] = {name: kept.of for name, kept in model.kept_.items()}
     assert runs == {140: {"shop": 130, "bank": 130}, 270: {"shop": 130, "bank": 0}}
+
+
+def test_shared_people_without_a_label_get_one_by_the_views_they_have(limited: Any) -> None:
+    """40 shared people have no label: the shop is asked for them, as for those who have one."""
+    fed = limited(labelled=np.arange(100))
+    model = cvt(epochs=8, batch_size=100, validation=0, patience=None).fit(fed)
+    assert {name: kept.of for name, kept in model.kept_.items()} == {"shop": 130, "bank": 170}
+    asked = [int(shape) for _, name, kind, shape in said(fed) if (name, kind) == SELECTED]
+    assert max(asked) > 100 + 100, "100 with a label, 100 of the shop's own, some of the 40"
 
 
 def test_the_held_out_say_nothing(cut_people: Any, blobs: Any) -> None:
