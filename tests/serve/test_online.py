@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import threading
@@ -515,6 +516,16 @@ def test_a_newer_table_keeps_the_matching_where_the_people_are_the_same(
 
 def test_a_finished_run_with_a_partner_to_ask_is_needed(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="holds no results"):
+        open_run(tmp_path)
+
+
+def test_a_run_over_sites_is_not_taken_for_one_that_lies_here(
+    trained: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    shutil.copy(trained[0] / "job.yaml", tmp_path)
+    results = json.loads((trained[0] / "results.json").read_text())
+    (tmp_path / "results.json").write_text(json.dumps({**results, "simulation": False}))
+    with pytest.raises(JobError, match="went over sites"):
         open_run(tmp_path)
 
 

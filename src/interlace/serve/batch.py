@@ -83,6 +83,7 @@ class Trained:
     active: str
     seed: int
     models: frozenset[str]
+    simulation: bool
 
     @classmethod
     def read(cls, run: str | Path, seed: int | None = None) -> Trained:
@@ -105,7 +106,7 @@ class Trained:
         if job.method.name not in models:
             raise JobError(f"{folder} holds no trained model of seed {seed}; finish it by --resume")
         active = next(p.name for p in results.parties if p.active)
-        return cls(folder, job, active, seed, frozenset(models))
+        return cls(folder, job, active, seed, frozenset(models), results.simulation)
 
     @property
     def stand_in(self) -> str | None:
@@ -128,9 +129,14 @@ class Trained:
         """The run's parties in this process, with a table each of people to score.
 
         Raises:
-            JobError: a party has no table.
+            JobError: a party has no table, or its part of the model is at another site.
             DataError: a table is not usable.
         """
+        if not self.simulation:
+            raise JobError(
+                f"the run in {self.folder} went over sites, so the partners' parts of its model "
+                "are with them; what is here cannot score without a run over sites"
+            )
         parties = []
         for name, file in self.job.parties.items():
             if file.table is None:  # it held a key in training, and knows nobody
