@@ -30,8 +30,8 @@ def export(
 
     That is a model of its columns alone (`active_alone`, `own_columns`, and what distillation
     methods train), or its share of scores that are added up (`agg`, linear models, scorecards).
-    Neither tables nor partners are needed. A model that asks partners about each person cannot be written so; score with
-    `interlace predict`.
+    Neither tables nor partners are needed. A model that asks partners about each person cannot be
+    written so; score with `interlace predict`.
 
     What comes out: one file that reads the raw columns, one input each, preprocessing included; the
     inputs and the output are listed.
