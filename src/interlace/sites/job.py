@@ -12,6 +12,7 @@ and goes on from the checkpoints in them.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import secrets
 import threading
@@ -40,6 +41,7 @@ from interlace.sites.submission import CONTRACT
 
 DAYS = 30  # the longest that a run can take
 ASK_AGAIN = 2.0  # seconds between two questions whether a partner has approved
+PREDECESSOR_SECONDS = 120.0
 LOOK_AGAIN = 1.0  # seconds for which a party's own word is not looked up again
 
 OUTCOMES: dict[str, State] = {s: s for s in ("finished", "refused", "paused", "failed")}
@@ -256,6 +258,7 @@ class Driver:
         keep_others(self.site.run, words)
 
     def _run(self) -> None:
+        _wait_for_predecessor(self.site.run.path / ".lock")
         party, contract = self.site.party(), self.contract
         federation = Federation(
             party,
@@ -303,6 +306,19 @@ def _kept_secret(file: Path) -> int:
         file.touch(mode=0o600)
         file.write_text(str(secrets.randbits(63)))
     return int(file.read_text())
+
+
+def _wait_for_predecessor(lock: Path) -> None:
+    """Wait until the process of an earlier job, whose server is gone, has let go of the run."""
+    lock.touch()
+    until = time.monotonic() + PREDECESSOR_SECONDS
+    with lock.open("r+") as file:
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(1.0)
 
 
 def _log_into(file: Path) -> None:

@@ -27,6 +27,7 @@ LOGIN_SECONDS = 20.0
 CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
 START_SECONDS = 300.0  # how long FLARE waits for all job processes to come up
 LOOK_AGAIN = 2.0
+MOST_MISSED = 3  # looks in a row at which the server does not have a job that it says runs
 MOST_BARREN = 4  # jobs in a row that a site does not even begin: that is no accident
 
 
@@ -128,7 +129,7 @@ class _Following:
         self.folder, self.contract, self.job, self.on_state = folder, contract, job, on_state
         self.run = folder.run(contract.run)
         self.furthest, self.since = self.run.status.done, time.monotonic()
-        self.last, self.barren = "", 0
+        self.last, self.barren, self.missed = "", 0, 0
 
     @property
     def late(self) -> bool:
@@ -139,6 +140,11 @@ class _Following:
         """Submit the contract if no job of it is there; how the run stands, once it is over."""
         self.job = self.job or _submit(server, self.contract)
         state, status = _state(server, self.job), self.run.status
+        if state == RunStatus.RUNNING.value and self._lost(server):
+            with suppress(Exception):  # it says that nothing is there to end
+                server.abort_job(self.job)
+            self.job, self.missed = "", 0
+            return None
         if state != self.last:
             self.on_state(self.job, state)
             self.last = state
@@ -160,6 +166,12 @@ class _Following:
             return status
         self.job = ""
         return None
+
+    def _lost(self, server: Session) -> bool:
+        """Whether the server says that the job runs, and has forgotten it: it was started anew."""
+        running = {job.job_id for job in server.get_system_info().job_info or ()}
+        self.missed = 0 if self.job in running else self.missed + 1
+        return self.missed >= MOST_MISSED
 
 
 def write_job(contract: Contract, folder: Path) -> None:
