@@ -167,6 +167,7 @@ def _final_bins(
     name: str,
     cells: Cells,
     counts: Floats,
+    totals: Floats,
     *,
     cuts: Cuts,
     most: int,
@@ -175,7 +176,6 @@ def _final_bins(
 ) -> list[_Candidate]:
     """The final bins of all of a party's columns."""
     out = []
-    totals = counts[: cells.sizes[0]].sum(axis=0) if len(cells.widths) else np.zeros(2)
     for j, part in enumerate(cells.parts(counts)):
         known = part[: cells.widths[j]]
         ordered = bool(cells.ordered[j])
@@ -487,6 +487,7 @@ class Scorecard(Method):
                 name,
                 found,
                 counts[name],
+                totals,
                 cuts=self.binning,
                 most=self.max_bins,
                 fewest=self.min_bin_share * len(outcome),
@@ -684,8 +685,11 @@ class Scorecard(Method):
             [(c.column.counts.sum(1) * c.column.whole(largest) ** 2).sum() for c in candidates]
         )
         between = out / np.sqrt(np.outer(size, size))
-        if (np.diag(out) != size).any() or (np.abs(between) > 1 + 1e-9).any():
-            raise Refused("a partner answered with products that its columns cannot have")
+        beyond = (np.abs(between) > 1 + 1e-9) | np.diag(np.diag(out) != size)
+        if beyond.any():
+            places = np.argwhere(beyond).max(axis=0).max()  # the active party's come first
+            name = candidates[int(places)].party
+            raise self._wrong(name, "products that its columns cannot have")
         return between
 
     def _among(self, name: str, scale: dict[str, Any], count: int) -> Floats:
@@ -1040,7 +1044,10 @@ class Scorecard(Method):
             },
             "partners": partners,
             "dropped": {
-                party: {str(number): vars(dropped) for number, dropped in columns.items()}
+                party: {
+                    str(number): {"why": dropped.why, "iv": dropped.iv, "figure": dropped.figure}
+                    for number, dropped in columns.items()
+                }
                 for party, columns in self.dropped_.items()
             },
             "history": history_to_json(self.history_),
