@@ -7,6 +7,7 @@ digest, so it stands for exactly that contract.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 from collections.abc import Iterable
@@ -224,10 +225,12 @@ def plan_kept(run: RunFolder) -> Plan | None:
 
 def plan_for(folder: PartyFolder, run: RunFolder) -> Plan:
     """The disclosure plan of a run, made once and then kept."""
-    plan = plan_kept(run)
-    if plan is None:
-        plan = plan_of(folder.name, folder.read(), run.contract)
-        write_whole(run.path / "plan.json", plan.model_dump_json(indent=1).encode())
+    with (run.path / ".plan").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the site and a person may ask for it at once
+        plan = plan_kept(run)
+        if plan is None:
+            plan = plan_of(folder.name, folder.read(), run.contract)
+            write_whole(run.path / "plan.json", plan.model_dump_json(indent=1).encode())
     return plan
 
 
