@@ -376,6 +376,9 @@ def test_too_few_people_for_their_columns_are_refused_under_encryption() -> None
     fed = joined(x[:40], y[:40], [slice(10, 30)], slice(0, 10))
     with pytest.raises(DataError, match=r"party 'vendor'.*40 people for 20 columns"):
         LogisticRegression().fit(fed)
+    turned = joined(x[:40], y[:40], [slice(0, 10)], slice(10, 30))
+    with pytest.raises(DataError, match="party 'bank'"):  # it would learn the vendor's scores
+        LogisticRegression(protocol="two_keys", sigmoid="taylor").fit(turned)
     LogisticRegression(encryption="none").fit(fed)
     more = joined(x[:200], y[:200], [slice(10, 30)], slice(0, 10))
     with pytest.raises(DataError, match="32 people for 20 columns"):
@@ -388,6 +391,14 @@ def test_a_policy_can_keep_scores_at_home() -> None:
     with pytest.raises(PolicyError, match="partial score"):
         LogisticRegression().fit(fed)
     LogisticRegression(protocol="two_keys", sigmoid="taylor", max_iter=2).fit(fed)
+
+
+def test_a_policy_names_the_encryption() -> None:
+    fed = breast(options={"vendor": {"policy": Policy(encryption=frozenset({"paillier"}))}})
+    with pytest.raises(PolicyError, match="no training in clear"):
+        LogisticRegression(encryption="none").fit(fed)
+    with pytest.raises(Refused, match="not allowed here"):
+        LogisticRegression(encryption="rlwe-strict").fit(fed)
 
 
 # -- standard errors -----------------------------------------------------------------------------

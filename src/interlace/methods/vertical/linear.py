@@ -621,6 +621,7 @@ class GeneralisedLinear(Method):
             key, public = None, read_public_key(made)
             for partner in partners:
                 partner.peer.ask(LinearSide.take_key, made)
+        sides.check_enough(fed.active, len(y), own.block)
         own.use_whole(public.workload.factor)
         return _Sealed(
             own,

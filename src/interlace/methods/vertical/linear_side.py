@@ -27,7 +27,7 @@ from interlace.boundary.kinds import (
 from interlace.crypto.base import PrivateKey, PublicKey, Sums, Vector, Workload, unmasked
 from interlace.crypto.rlwe import holds_product
 from interlace.crypto.schemes import SCHEMES, Scheme, available, generate, read_public_key
-from interlace.errors import DataError, InterlaceError, JobError, Refused
+from interlace.errors import DataError, InterlaceError, JobError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.bottom import MOST_EPOCHS, read_checkpoint, write_checkpoint
 from interlace.models.glm import MEMORY, Block, Columns, Floats, Integers, Penalty
@@ -225,6 +225,12 @@ class LinearSide(PassiveSide):
         """Learn the preprocessing from the training rows; all weights are 0."""
         self.settings = LinearSettings.model_validate(settings)
         mine, party = self._mine(rows), self.party
+        allowed = party.policy.encryption
+        if self.settings.protocol is None and allowed is not None and "none" not in allowed:
+            raise PolicyError(
+                f"party '{party.name}' takes part in no training in clear: `encryption` of its "
+                f"policy lists {', '.join(sorted(allowed))}"
+            )
         self.columns = self.kind.fit(
             party.frame,
             party.columns,
@@ -241,8 +247,8 @@ class LinearSide(PassiveSide):
         party.boundary.protect(self._x)
         self.key = self.private = self.errors = self.freedom = None
         self._everybody()
-        if self.settings.protocol and len(x) <= 2 * len(self.block.v):
-            raise self._too_few(len(x))
+        if self.settings.protocol:
+            check_enough(party, len(x), self.block)
 
     @operation
     def make_key(self, workload: Control) -> Ciphertext:
@@ -253,7 +259,9 @@ class LinearSide(PassiveSide):
     @operation
     def take_key(self, key: Ciphertext) -> None:
         """Take the public key of whoever opens this party's masked sums."""
-        self.key = read_public_key(key)
+        allowed = self.party.policy.encryption
+        schemes = SCHEMES if allowed is None else [s for s in SCHEMES if s in allowed]
+        self.key = read_public_key(key, schemes)
         self._whole, self._unit = whole_columns(self.block.z, self.key.workload.factor)
 
     @operation
@@ -262,8 +270,8 @@ class LinearSide(PassiveSide):
         places = rows.numpy().astype(np.int64)
         if not places.size or places.min() < 0 or places.max() >= len(self.block.z):
             raise Refused("a batch is of rows in training")
-        if self.settings.protocol and len(places) <= 2 * len(self.block.v):
-            raise self._too_few(len(places))
+        if self.settings.protocol:
+            check_enough(self.party, len(places), self.block)
         self._batch = places
 
     @operation
@@ -465,14 +473,6 @@ class LinearSide(PassiveSide):
             )
         return np.asarray(shared[wanted])
 
-    def _too_few(self, rows: int) -> DataError:
-        return DataError(
-            f"{rows:,} people for {len(self.block.v)} columns are too few under encryption: the "
-            "sums that this party gets would tell it the residuals, and so labels",
-            party=self.party.name,
-            way_out="Take larger batches, or fewer columns",
-        )
-
 
 class ArbiterSide(PassiveSide):
     """A party without a table that holds the key and opens masked sums, nothing else."""
@@ -494,6 +494,22 @@ class ArbiterSide(PassiveSide):
 
 
 # -- what both sides do alike ------------------------------------------------------------------
+
+
+def check_enough(party: Party, rows: int, block: Block) -> None:
+    """Make sure that a party's slopes are too few to be solved for single residuals.
+
+    Raises:
+        DataError: they are not.
+    """
+    columns = len(block.v)
+    if rows <= 2 * columns:
+        raise DataError(
+            f"{rows:,} people for {columns} columns are too few under encryption: the sums that "
+            "this party gets would tell it single people's residuals",
+            party=party.name,
+            way_out="Take larger batches, or fewer columns",
+        )
 
 
 def singular(party: Party) -> DataError:
