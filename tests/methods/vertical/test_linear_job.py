@@ -43,6 +43,7 @@ def test_a_job_with_an_arbiter_trains_reports_and_scores(tmp_path: Path) -> None
     assert to_notary == {Kind.CONTROL, Kind.CIPHERTEXT}
     sheet = next(m for m in results.models if m.name == "logistic").sheets[0]
     assert [row[0] for row in sheet.rows] == ["a", "b", "intercept"]
+    assert "½ + 0.25 z, which is off by up to 0.12 for" in sheet.note
     page = (tmp_path / "run" / "report.html").read_text()
     assert "notary" in page
     assert "Coefficients at bank" in page

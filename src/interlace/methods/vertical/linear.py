@@ -99,6 +99,7 @@ from interlace.models.glm import (
     Penalty,
     Sigmoid,
     lbfgs,
+    sigmoid_error,
     sigmoid_slope,
 )
 from interlace.party import Peer, State
@@ -854,11 +855,20 @@ class GeneralisedLinear(Method):
             ]
             for line in self.summary()
         ]
+        note = (
+            "Numbers are in standard deviations of their column. Each partner's coefficients are "
+            "in its own model file."
+        )
+        if (slope := self.family_.slope) is not None:
+            note += (
+                f" The sigmoid is ½ + {slope:.3g} z, which is off by up to "
+                f"{sigmoid_error(slope, 2):.2g} for scores z up to 2, and "
+                f"{sigmoid_error(slope, 8):.2g} up to 8."
+            )
         return [
             Sheet(
                 title=f"Coefficients at {self.active_.name}",
-                note="Numbers are in standard deviations of their column. Each partner's "
-                "coefficients are in its own model file.",
+                note=note,
                 columns=["column", *columns],
                 rows=rows,
             )
