@@ -25,10 +25,12 @@ from interlace.sites.folder import PartyFolder, Status
 
 LOGIN_SECONDS = 20.0
 CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
-START_SECONDS = 300.0  # how long FLARE waits for all job processes to come up
+START_SECONDS = 120.0  # how long FLARE waits for all job processes to come up
 LOOK_AGAIN = 2.0
 MOST_MISSED = 3  # looks in a row at which the server does not have a job that it says runs
 MOST_BARREN = 4  # jobs in a row that a site does not even begin: that is no accident
+
+_STARTED = (RunStatus.DISPATCHED.value, RunStatus.RUNNING.value)
 
 
 def submit(kit: Path, contract: Contract) -> str:
@@ -151,7 +153,7 @@ class _Following:
         if status.done > self.furthest:
             self.furthest, self.since = status.done, time.monotonic()
         if not state.startswith("FINISHED"):
-            return None
+            return self._given_up(server) if self.late and state not in _STARTED else None
         if state == RunStatus.FINISHED_ABORTED.value:  # somebody wanted it to end
             self.run.note(status.model_copy(update={"state": "stopped", "job": self.job}))
             return self.run.status
@@ -162,10 +164,25 @@ class _Following:
                 f"with {state}; {self.folder.kit / 'log.txt'} says more"
             )
         over = status.job == self.job and status.state in ("finished", "refused", "failed")
-        if over or self.late:
+        if over:
             return status
+        if self.late:
+            return self._given_up(server)
         self.job = ""
         return None
+
+    def _given_up(self, server: Session) -> Status:
+        """End what waits; the run can go on once all are there."""
+        with suppress(Exception):
+            server.abort_job(self.job)
+        here = {client.name for client in server.get_system_info().client_info}
+        away = [name for name in self.contract.parties if name not in here]
+        reason = f"not connected: {', '.join(away)}" if away else self.run.status.reason
+        status = self.run.status.model_copy(
+            update={"state": "paused", "reason": reason or "no site began the job"}
+        )
+        self.run.note(status)
+        return status
 
     def _lost(self, server: Session) -> bool:
         """Whether the server says that the job runs, and has forgotten it: it was started anew."""
