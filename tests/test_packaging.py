@@ -32,18 +32,26 @@ EXTRAS = {
     for name in _names(requirements)
 }
 
+# Modules that are of an extra as a whole: they import it at once, and nobody imports them at once.
+OF_AN_EXTRA = {
+    "interlace.engines.flare": "nvflare",
+    "interlace.sites.job": "nvflare",
+    "interlace.sites.submission": "nvflare",
+}
+
 ABSENT = {"heu": ["sf-heu"]}  # no wheels for some Pythons, so the environment may lack it
 
 
 def _imports(tree: ast.AST, *, lazy: bool = False) -> Iterator[tuple[str, bool]]:
-    """Top-level packages imported at run time, and whether only when a function is called."""
+    """Modules imported at run time, and whether only when a function is called."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name.partition(".")[0], lazy) for alias in node.names)
+            yield from ((alias.name, lazy) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").partition(".")[0], lazy
+            yield from ((f"{node.module}.{alias.name}", lazy) for alias in node.names)
+            yield node.module or "", lazy
         inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         yield from _imports(node, lazy=lazy or inside)
 
@@ -53,10 +61,17 @@ def _third_party() -> set[tuple[str, bool]]:
     owners = {**ABSENT, **packages_distributions()}
     found = set()
     for file in (ROOT / "src").rglob("*.py"):
-        for module, lazy in _imports(ast.parse(file.read_text())):
+        own = OF_AN_EXTRA.get(_module(file))
+        for name, lazy in _imports(ast.parse(file.read_text())):
+            module = name.partition(".")[0]
+            lazy = lazy or module == own
             if module not in sys.stdlib_module_names and module not in ("interlace", "__future__"):
                 found |= {(_normal(owner), lazy) for owner in owners.get(module, [module])}
     return found
+
+
+def _module(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
 
 
 def test_every_import_is_a_declared_dependency() -> None:
@@ -67,6 +82,17 @@ def test_every_import_is_a_declared_dependency() -> None:
 def test_what_only_an_extra_brings_is_imported_where_it_is_needed() -> None:
     eager = {name for name, lazy in _third_party() if not lazy} & (EXTRAS - CORE)
     assert not eager
+
+
+def test_what_is_of_an_extra_is_imported_by_nobody_at_once() -> None:
+    files = [f for f in (ROOT / "src").rglob("*.py") if _module(f) not in OF_AN_EXTRA]
+    found = {
+        (_module(f), name)
+        for f in files
+        for name, lazy in _imports(ast.parse(f.read_text()))
+        if name in OF_AN_EXTRA and not lazy
+    }
+    assert not found
 
 
 def test_every_dependency_is_used() -> None:
