@@ -380,3 +380,17 @@ def test_frames_hide_what_they_say(pair: Pair) -> None:
     assert b"HGFEDCBA" not in frame
     assert b"echo" not in frame
     assert frame[9:] != secret(torch.full((64,), 0x4142434445464748))[9:]
+
+
+def test_a_partner_who_was_away_too_long_is_asked_again_when_it_is_back(pair: Pair) -> None:
+    """Its late answer is nobody's: what is asked next is answered, each frame carried out once."""
+    for lose in ("there", "back"):
+        calls = EchoSide.calls
+        setattr(pair.way, lose, lambda _frame: None)
+        for _ in range(2):
+            with pytest.raises(PartyAway):
+                pair.peer.ask(EchoSide.echo, ROWS)
+        setattr(pair.way, lose, lambda frame: frame)
+        assert torch.equal(pair.peer.ask(EchoSide.echo, ROWS + 1), ROWS + 1)
+        assert EchoSide.calls == calls + 2  # the first that was given up, and this one
+    assert pair.refusals() == []

@@ -91,6 +91,7 @@ class Sites:
         self.carry, self.patience, self.progress = carry, patience, progress
         self._lines: dict[str, Line] = {}
         self._numbers: dict[str, int] = {}
+        self._owed: dict[str, bytes] = {}  # frames of partners who have been away since
 
     @property
     def joined(self) -> list[str]:
@@ -155,11 +156,18 @@ class Sites:
     def _frame(
         self, party: str, head: dict[str, Any], body: bytes, operation: str = ""
     ) -> tuple[dict[str, Any], bytes]:
-        """One numbered frame and its answer."""
+        """One numbered frame and its answer.
+
+        No number is used twice, and none is left out. So a partner who was away, and is back, is
+        first asked for the answer that it owes, which nobody waits for any more.
+        """
         line = self._lines[party]
+        if party in self._owed:
+            self._carried(party, _FRAME, self._numbers[party], self._owed[party])
         self._numbers[party] = number = self._numbers[party] + 1
-        sealed = line.seal(number, _packed(head, body))
+        self._owed[party] = sealed = line.seal(number, _packed(head, body))
         answer = self._carried(party, _FRAME, number, sealed)
+        del self._owed[party]
         told, got = _unpacked(line.open(number, answer))
         failed = told.get("error")
         if failed is None:
@@ -174,7 +182,7 @@ class Sites:
         asking, lost_since = frame, 0.0
         while True:
             try:
-                answer = self.carry(party, asking, CALL_SECONDS)
+                answer = self.carry(party, asking, min(CALL_SECONDS, max(self.patience, 1.0)))
             except Unreachable as e:
                 lost_since = lost_since or time.monotonic()
                 if time.monotonic() - lost_since > self.patience:
