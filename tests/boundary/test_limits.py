@@ -45,6 +45,20 @@ def test_a_resumed_party_counts_on(boundary: Any, release: Any) -> None:
         resumed.answering(asked())
 
 
+def test_people_are_counted_as_often_as_they_come(boundary: Any, release: Any) -> None:
+    out = boundary(max_people=8)
+    for _ in range(2):
+        out.about(ROWS)
+        release(out, torch.zeros(4, 4))
+    resumed = boundary(max_people=8)
+    resumed.load_state(out.state())
+    for counted in (out, resumed):
+        counted.about(ROWS[:1])
+        with pytest.raises(PolicyError, match="at most 8 people in a run"):
+            release(counted, torch.zeros(1, 4))
+        assert counted.people == 8
+
+
 def test_the_next_training_of_a_run_counts_on_and_another_run_does_not(release: Any) -> None:
     party = Party("vendor", {"id": ["a", "b"], "x": [1.0, 2.0]})
     party.policy = Policy(max_bytes_of={Kind.EMBEDDING: 10_000})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -62,7 +62,7 @@ class Boundary:
         self.round = 0
         self.sent_bytes = 0
         self.sent_of: dict[Kind, int] = {}
-        self.requests = 0
+        self.requests = self.people = 0
         self._chains: dict[tuple[Kind, str], Chain] = {}
         self._private: list[tuple[int, int, Callable[[], bool]]] = []
         self._about: Tensor | None = None
@@ -104,8 +104,10 @@ class Boundary:
                 f"party '{self.party}' has stopped everything (its stop file is there)"
             )
         rows, self._about = self._about, None
-        if rows is not None:
-            self._check_people(operation, (slot.kind for slot in slots), rows)
+        people = self.people
+        if rows is not None and ABOUT_EACH.intersection(slot.kind for slot in slots):
+            people += len(rows)
+            self._check_people(operation, rows, people)
         parts, labels = [], []
         for slot, value in zip(slots, values, strict=True):
             part, label = self._guarded(slot, value, receiver, rows)
@@ -119,7 +121,7 @@ class Boundary:
                 f"run, and '{operation}' would pass that; raise `max_bytes` in its policy to go on"
             )
         sent_of = self._counted(message)
-        self.sent_bytes, self.sent_of = self.sent_bytes + size, sent_of
+        self.sent_bytes, self.sent_of, self.people = self.sent_bytes + size, sent_of, people
         for part, label in zip(parts or [_DONE], labels or [""], strict=True):
             self.ledger.record("sent", message, part, label)
         return message
@@ -156,6 +158,7 @@ class Boundary:
     def go_on_from(self, before: Boundary) -> None:
         """Count on from an earlier training of the same run what is limited for the whole run."""
         self.sent_of, self.requests = dict(before.sent_of), before.requests
+        self.people = before.people
 
     def _counted(self, message: Message) -> dict[Kind, int]:
         """Bytes by kind that have left once this message has, if some kinds are limited.
@@ -190,11 +193,16 @@ class Boundary:
             )
         self.requests += 1
 
-    def _check_people(self, operation: str, kinds: Iterable[Kind], rows: Tensor) -> None:
-        """Hold the people that leaving values are about against the policy's bounds."""
-        if not ABOUT_EACH.intersection(kinds):
-            return
+    def _check_people(self, operation: str, rows: Tensor, people: int) -> None:
+        """Hold the people that leaving values are about, and all so far, against the policy."""
         fewest, most = self.policy.smallest_group, self.policy.max_rows
+        in_all = self.policy.max_people
+        if in_all is not None and people > in_all:
+            raise PolicyError(
+                f"party '{self.party}' answers for at most {in_all:,} people in a run, and "
+                f"'{operation}' for {len(rows):,} more would pass that (`max_people` in its "
+                "policy, or the disclosure plan that it approved)"
+            )
         for bound, setting, beyond in (
             (most, "max_rows", most is not None and len(rows) > most),
             (fewest, "smallest_group", fewest is not None and len(rows) < fewest),
@@ -227,6 +235,7 @@ class Boundary:
             "sent_bytes": torch.tensor(self.sent_bytes),
             "sent_of": torch.tensor([self.sent_of.get(kind, 0) for kind in Kind]),
             "requests": torch.tensor(self.requests),
+            "people": torch.tensor(self.people),
             "guards": self._fingerprint(),
         }
         for (kind, receiver), chain in self._chains.items():
@@ -249,7 +258,7 @@ class Boundary:
         self.generator.set_state(state["generator"])
         self.sent_bytes = int(state["sent_bytes"])
         self.sent_of = dict(zip(Kind, state["sent_of"].tolist(), strict=True))
-        self.requests = int(state["requests"])
+        self.requests, self.people = int(state["requests"]), int(state["people"])
         groups: dict[tuple[Kind, str, int], dict[str, Tensor]] = {}
         for key, tensor in state.items():
             if "/" in key:

@@ -41,6 +41,8 @@ class Standing(BaseModel):
         kinds: Kinds that may leave in it.
         purposes: What it may be for, by the job's `purpose`.
         max_bytes: Most bytes that may leave in it, by the disclosure plan.
+        max_people: Most people that the partners may be asked about where a run scores people;
+            without it, the rule is for trainings alone.
         runs_per_day: How many runs it approves in 24 hours.
     """
 
@@ -51,6 +53,7 @@ class Standing(BaseModel):
     kinds: frozenset[Kind] | None = None
     purposes: Names | None = None
     max_bytes: Number | None = None
+    max_people: Number | None = None
     runs_per_day: Number | None = None
 
 
@@ -70,6 +73,8 @@ class Policy(BaseModel):
         max_bytes_of: Most bytes of single kinds that may leave in a run, all its trainings
             together, as ``{embedding: 50000000}``.
         max_rows: Most people that one answer may be about.
+        max_people: Most people that the answers of one run may be about; who comes again counts
+            again.
         max_requests: Most requests that are answered in one run.
         smallest_group: Fewest people that one answer, or one sum in it, may be about: no partner
             learns what holds for one person alone.
@@ -97,6 +102,7 @@ class Policy(BaseModel):
     max_bytes: Number | None = None
     max_bytes_of: dict[Kind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     max_rows: Number | None = None
+    max_people: Number | None = None
     max_requests: Number | None = None
     smallest_group: Number | None = None
     min_bin_rows: Number | None = None
