@@ -20,6 +20,7 @@ from interlace.crypto import (
     Sums,
     Vector,
     Workload,
+    agreed_schemes,
     available,
     choose,
     generate,
@@ -314,6 +315,24 @@ def test_a_row_of_okamoto_uchiyama_has_the_estimated_bytes(
 
     rows = key.encrypt_rows(np.ones((50, 2), dtype=np.int64)).to_tensor()
     assert len(rows) / 50 == pytest.approx(2048 // 8 + OVERHEAD, rel=0.05)
+
+
+def test_parties_agree_on_what_every_policy_allows() -> None:
+    strict, clear = frozenset({"rlwe-strict", "paillier"}), ["none", "rlwe-strict"]
+    assert agreed_schemes("auto", {}) == list(SCHEMES)
+    assert agreed_schemes("auto", {"a": None, "b": strict}) == ["rlwe-strict", "paillier"]
+    assert agreed_schemes("rlwe-strict", {"a": clear, "b": strict}) == ["rlwe-strict"]
+    assert agreed_schemes("none", {"a": clear, "b": None}) == ["rlwe-strict"]
+    for wanted, policies, why in (
+        ("none", {"a": strict, "b": clear}, "'none'.* of 'a'; all allow: rlwe-strict"),
+        ("paillier", {"a": clear, "b": None}, "of 'a'; all allow: rlwe-strict, none"),
+        ("auto", {"a": ["none"], "b": None}, "of 'a'; all allow: none"),
+        ("auto", {"a": ["paillier"], "b": clear}, "of 'a', 'b'; all allow: nothing in common"),
+    ):
+        with pytest.raises(JobError, match=why):
+            agreed_schemes(wanted, policies)
+    with pytest.raises(Refused, match="party 'a' does not say"):
+        agreed_schemes("auto", {"a": "rlwe-strict"})
 
 
 def test_a_workload_has_bounds() -> None:

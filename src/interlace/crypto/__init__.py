@@ -22,6 +22,7 @@ __getattr__, __dir__, __all__ = _lazy.attach(
             "SCHEMES",
             "Estimate",
             "Scheme",
+            "agreed_schemes",
             "available",
             "choose",
             "generate",

@@ -6,10 +6,10 @@ schemes and rough as a number of seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -87,6 +87,33 @@ def read_public_key(tensor: Tensor, allowed: Collection[Scheme] = SCHEMES) -> Pu
 
 
 # -- choosing ----------------------------------------------------------------------------------
+
+
+def agreed_schemes(wanted: str, policies: Mapping[str, Any]) -> list[Scheme]:
+    """The schemes that every party's policy allows.
+
+    Args:
+        wanted: A scheme, ``auto``, or ``none`` for training in clear.
+        policies: What each party, the active one too, says of its policy's ``encryption``; ``None``
+            allows everything.
+
+    Raises:
+        Refused: a party's answer cannot be read.
+        JobError: not every policy allows what is wanted.
+    """
+    for party, told in policies.items():
+        if told is not None and not isinstance(told, list | frozenset):
+            raise Refused(f"party '{party}' does not say which encryption it allows")
+    bounds = {party: told for party, told in policies.items() if told is not None}
+    common = [s for s in (*SCHEMES, "none") if all(s in told for told in bounds.values())]
+    schemes = [s for s in SCHEMES if s in common]
+    if wanted not in common and not (wanted == "auto" and schemes):
+        against = [f"'{party}'" for party, told in bounds.items() if wanted not in told]
+        raise JobError(
+            f"not every party's policy allows the encryption '{wanted}': see `encryption` of "
+            f"{', '.join(against)}; all allow: {', '.join(common) or 'nothing in common'}"
+        )
+    return schemes
 
 
 @dataclass(frozen=True)

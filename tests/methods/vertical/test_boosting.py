@@ -580,15 +580,20 @@ def test_a_policy_names_the_encryption(breast: Make) -> None:
     short = {"n_estimators": 1, "max_depth": 2, "max_bin": 4}
     model = trees(**{**short, "encryption": "auto"}).fit(fed)
     assert model.scheme_ == "rlwe-strict"
-    with pytest.raises(JobError, match=r"'rlwe-fast'; all allow: rlwe-strict"):
+    with pytest.raises(JobError, match=r"'rlwe-fast'.*of 'vendor'; all allow: rlwe-strict"):
         trees(**{**short, "encryption": "rlwe-fast"}).fit(fed)
-    with pytest.raises(PolicyError, match="in clear"):
+    with pytest.raises(JobError, match=r"'none'.*of 'vendor'"):
         trees(**short).fit(fed)
+    with pytest.raises(JobError, match=r"'none'.*of 'bank'"):  # whose gradients they are
+        trees(**short).fit(breast(options={"bank": {"policy": strict}}))
+    vendor, rows = model.peers_["vendor"], torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(PolicyError, match="in clear"):  # it looks after itself too
+        vendor.ask(BoostingSide.start, rows, rows, torch.zeros(1, 2))
     key = generate("rlwe-fast", Workload(rows=9, largest=255, groups=4)).public.to_tensor()
     with pytest.raises(Refused, match="not allowed here"):
-        model.peers_["vendor"].ask(BoostingSide.take_key, key)
+        vendor.ask(BoostingSide.take_key, key)
     nothing = {"policy": Policy(encryption=frozenset({"paillier"}))}
-    with pytest.raises(JobError, match="no encryption that every party allows"):
+    with pytest.raises(JobError, match="of 'bank', 'vendor'; all allow: nothing in common"):
         trees(encryption="auto").fit(
             breast(options={"vendor": {"policy": strict}, "bank": nothing})
         )

@@ -313,6 +313,9 @@ def test_points_add_up_and_double_the_odds(credit: Make) -> None:
     good = model.predict_proba(fed)[:, 1 - model.bad_]
     np.testing.assert_allclose(good / (1 - good), 20 * 2 ** ((points - 500) / 40))
     np.testing.assert_array_equal(model.said(model.outputs(fed))["points"], points)
+    model.pdo /= 80  # so far from even odds that 1 less a probability is 0
+    np.testing.assert_array_equal(model.said(model.outputs(fed))["points"], points)
+    model.pdo *= 80
     # Points are what the regression says, rounded for each bin.
     logit = pooled_woe(fed, model) @ [
         c.coefficient for card in cards(fed, model).values() for c in card.columns

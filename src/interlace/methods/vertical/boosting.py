@@ -63,7 +63,7 @@ from torch import Tensor
 from interlace.boundary.control import whole_number
 from interlace.crypto.base import PrivateKey, Workload
 from interlace.crypto.kernels import cores
-from interlace.crypto.schemes import SCHEMES, Scheme, choose, generate
+from interlace.crypto.schemes import SCHEMES, Scheme, agreed_schemes, choose, generate
 from interlace.data.labels import LabelPlan
 from interlace.errors import AlignmentError, DataError, InterlaceError, JobError, Refused
 from interlace.federation import Federation
@@ -328,6 +328,11 @@ class VerticalTrees(Method):
                 raise JobError(f"`monotone_constraints` names '{name}', which is no party here")
 
         terms = {name: _Terms.of(peer) for name, peer in self.peers_.items()}
+        allowed: list[Scheme] = []
+        if terms:
+            asked = {name: told.encryption for name, told in terms.items()}
+            mine = {fed.active.name: fed.active.policy.encryption}
+            allowed = agreed_schemes(self.encryption, mine | asked)
 
         def settings(party: str) -> BoostingSettings:
             asked = terms[party].min_bin_rows if party in terms else 1
@@ -373,7 +378,7 @@ class VerticalTrees(Method):
             raise JobError("`first_tree_alone` needs columns at the active party")
         self._key: PrivateKey | None = None
         if self.encryption != "none" and partners:
-            self._key = self._new_key(len(rows), partners, [terms[p.name] for p in partners])
+            self._key = self._new_key(len(rows), partners, allowed)
             public = self._key.public.to_tensor()
             for partner in partners:
                 partner.key = self._key
@@ -383,12 +388,12 @@ class VerticalTrees(Method):
         return [*sources, *partners]
 
     def _new_key(
-        self, rows: int, partners: Sequence[Partner], terms: Sequence[_Terms]
+        self, rows: int, partners: Sequence[Partner], allowed: Sequence[Scheme]
     ) -> PrivateKey:
         """A key of the scheme that was asked for, or of the fastest that all parties allow.
 
         Raises:
-            JobError: a party does not allow it, or all allow none.
+            JobError: none of these is installed and fits.
         """
         cells = max(partner.cells for partner in partners)
         width = 2 * (self.loss_.outputs if self.multi_output else 1)
@@ -400,13 +405,6 @@ class VerticalTrees(Method):
             width=width * apart,
             groups=min(cells * (1 if self.hide_rows else 2 * nodes), 2**30),
         )
-        policies = [t.encryption for t in terms] + [self.active_.policy.encryption]
-        allowed = [s for s in SCHEMES if all(p is None or s in p for p in policies)]
-        if self.encryption not in ("auto", *allowed):
-            raise JobError(
-                f"not every party's policy allows the encryption '{self.encryption}'; all allow: "
-                f"{', '.join(allowed) or 'none'}"
-            )
         if self.encryption == "auto":
             if self.scheme_ not in allowed:  # else a training that goes on keeps to its scheme
                 link = (self.link_mbps or 0) * 125_000 or min(_link(p.peer) for p in partners)
@@ -848,7 +846,7 @@ class _Terms:
     """What a partner's policy asks."""
 
     min_bin_rows: int
-    encryption: frozenset[str] | None
+    encryption: Any
 
     @classmethod
     def of(cls, peer: Peer) -> _Terms:
@@ -858,11 +856,7 @@ class _Terms:
             Refused: the answer cannot be read.
         """
         told = peer.ask(BoostingSide.terms)
-        allowed = told.get("encryption")
-        if allowed is not None and not isinstance(allowed, list):
-            raise Refused(f"party '{peer.name}' does not say which encryption it allows")
-        fewest = whole_number(told, "min_bin_rows", 2**31, least=1)
-        return cls(fewest, None if allowed is None else frozenset(map(str, allowed)))
+        return cls(whole_number(told, "min_bin_rows", 2**31, least=1), told.get("encryption"))
 
 
 def _link(peer: Peer) -> float:

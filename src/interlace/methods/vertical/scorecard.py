@@ -65,7 +65,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import expit
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression as OnOneColumn
 from torch import Tensor
@@ -77,7 +77,14 @@ from interlace.crypto.base import (
 )
 from interlace.crypto.kernels import cores
 from interlace.crypto.rlwe import holds_product
-from interlace.crypto.schemes import SCHEMES, Scheme, available, choose, generate
+from interlace.crypto.schemes import (
+    SCHEMES,
+    Scheme,
+    agreed_schemes,
+    available,
+    choose,
+    generate,
+)
 from interlace.data.labels import LabelPlan
 from interlace.errors import (
     AlignmentError,
@@ -400,19 +407,13 @@ class Scorecard(Method):
         Raises:
             JobError: not the one of the job, or none.
         """
-        policies: list[Any] = [self.active_.policy.encryption]
-        for name, peer in self.peers_.items():
-            policies.append(peer.ask(ScorecardSide.terms).get("encryption"))
-            if policies[-1] is not None and not isinstance(policies[-1], list):
-                raise self._wrong(name, "an unknown kind of encryption")
-        self._schemes: list[Scheme] = [
-            scheme for scheme in SCHEMES if all(p is None or scheme in p for p in policies)
-        ]
-        if not self._schemes or self.encryption not in ("auto", *self._schemes):
-            raise JobError(
-                f"not every party's policy allows the encryption '{self.encryption}'; all allow: "
-                f"{', '.join(self._schemes) or 'none'}"
-            )
+        policies: dict[str, Any] = {
+            name: peer.ask(ScorecardSide.terms).get("encryption")
+            for name, peer in self.peers_.items()
+        }
+        if policies:
+            policies[self.active_.name] = self.active_.policy.encryption
+        self._schemes = agreed_schemes(self.encryption, policies)
 
     def _settings(self, people: int) -> CardSettings:
         fine = self.fine_bins if self.binning == "optimal" else self.max_bins
@@ -847,14 +848,15 @@ class Scorecard(Method):
 
         A score of ``base_points`` means odds of ``base_odds`` goods to one bad.
         """
-        odds = (self.base_points - self.points(federation)) / self.factor_
-        bad = expit(odds - math.log(self.base_odds))
-        sides = (1 - bad, bad) if self.bad_ else (bad, 1 - bad)
-        return np.stack(sides, axis=1)
+        against = (self.base_points - self.points(federation)) / self.factor_
+        against -= math.log(self.base_odds)
+        good, bad = expit(-against), expit(against)
+        return np.stack((good, bad) if self.bad_ else (bad, good), axis=1)
 
     def said(self, outputs: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """The points, from which the probabilities came."""
-        odds = logit(outputs[:, 1 - self.bad_]) - math.log(self.base_odds)
+        good, bad = outputs[:, 1 - self.bad_], outputs[:, self.bad_]
+        odds = np.log(good) - np.log(bad) - math.log(self.base_odds)
         return {"points": np.rint(self.base_points + self.factor_ * odds).astype(np.int64)}
 
     def points(self, federation: Federation) -> NDArray[np.float64]:
