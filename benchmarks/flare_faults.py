@@ -146,7 +146,7 @@ def main() -> None:
                 compare="none",
                 seeds=[runs],
                 classes=2,
-                wait=0.1,
+                wait=0.5,
             )
             fed.plan(contract)
             killer = Killer(fed, chance, min(KILLS_A_RUN, options.kills - len(killed)))
