@@ -80,8 +80,9 @@ class Policy(BaseModel):
             learns what holds for one person alone.
         min_bin_rows: Fewest people that a sum over a bin may be about, where trees are trained;
             ``smallest_group`` bounds it too. Smaller bins are merged.
-        encryption: The schemes under which the party works on a partner's encrypted gradients, and
-            ``none`` if it also does so in clear; ``None`` stands for all.
+        encryption: The schemes under which gradients, residuals and outcomes travel from the party
+            or to it where a method encrypts them, and ``none`` if they may in clear too; ``None``
+            stands for all.
         methods: Methods that the party takes part in, and their baselines; ``None`` stands for all.
         partners: Parties that it trains with; ``None`` stands for all of the federation.
         purposes: What it takes part for: the job's ``purpose`` must be one of them.

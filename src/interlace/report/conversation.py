@@ -14,7 +14,7 @@ EXPLAINED: dict[str, str] = {
     Kind.ROW_SELECTION: "which shared people are meant, as positions in an order both sides agreed "
     "on",
     Kind.EMBEDDING: "what a party's own model says about people: vectors, not columns",
-    Kind.GRADIENT: "how the loss would change with each number of an embedding",
+    Kind.GRADIENT: "slopes: how the loss would change with embeddings, scores or weights",
     Kind.CLASS_COUNT: "how many people are of each class",
     Kind.KEEP_PROBABILITY: "how likely each column or unit is kept",
     Kind.CIPHERTEXT: "encrypted numbers that only the key's owner can read",
