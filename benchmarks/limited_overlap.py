@@ -23,6 +23,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,18 +34,30 @@ import polars as pl
 import torch
 
 from interlace import Federation, OneShotVFL, Party, SplitVFL
-from interlace.assess import paired
+from interlace.assess import Interval, paired
 from interlace.bench.cells import choice_path, read_cells
 from interlace.bench.choices import settings_of, tidy, utility
 from interlace.bench.grid import DATA, Grid, carry_out
 from interlace.bench.material import FEW, Material, credit, draw, material
-from interlace.bench.page import write_page
-from interlace.bench.summary import FEW_SHARED, advice, by_seed, lines, verdicts
+from interlace.bench.page import within, write_page
+from interlace.bench.summary import (
+    FEW_SHARED,
+    ORDER,
+    Advice,
+    Line,
+    advice,
+    by_seed,
+    lines,
+    measure_title,
+    title,
+    verdicts,
+)
 from interlace.cli.bench import show_cells
 from interlace.cli.console import progress
 from interlace.errors import DataError
 from interlace.methods.base import Epoch
 from interlace.methods.catalogue import build_method
+from interlace.report import words
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -162,6 +175,75 @@ def judge(cells: pl.DataFrame) -> dict[str, Any]:
     }
 
 
+# --- the tables of docs/limited-overlap.md -------------------------------------------------------
+
+
+def tables(cells: pl.DataFrame, advised: Sequence[Advice]) -> str:
+    """Who beats whom, and all figures, in Markdown."""
+    auto = {(a.data, a.overlap): a for a in advised}
+    out = [
+        "| data | shared | best method | over overlap only | over active alone | beats both "
+        "| `auto` |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for v in verdicts(cells):
+        taken = auto[v.data, v.overlap]
+        held = {True: ": within", False: ": below", None: ""}[taken.within]
+        gains = f"{points(v.over_shared)} | {points(v.over_alone)}"
+        beats = "**yes**" if v.beats_both else "no"
+        out.append(
+            f"| {v.data} | {v.overlap:,} | {title(v.best)} | {gains} | {beats} "
+            f"| `{'split' if taken.method == 'shared_only' else taken.method}`{held} |"
+        )
+    table = lines(cells)
+    for data in dict.fromkeys(line.data for line in table):
+        out += ["", *figures([line for line in table if line.data == data])]
+    return "\n".join(out) + "\n"
+
+
+def points(gain: Interval | None) -> str:
+    """A gain and its interval in points."""
+    if gain is None:
+        return "–"
+    values = [words.decimal(100 * v, 1, sign=True) for v in gain if v is not None]
+    return values[0] + (f" ({values[1]} to {values[2]})" if len(values) == 3 else "")
+
+
+def figures(table: Sequence[Line]) -> Iterator[str]:
+    """One data set: a column for each overlap, and the costs at one of them."""
+    overlaps = sorted({line.overlap for line in table})
+    at = max(n for n in overlaps if n <= FEW_SHARED)
+    yield f"### {table[0].data}"
+    yield ""
+    yield (
+        f"{measure_title(table[0].measure)}; rounds, bytes, seconds, and kept rows with the share "
+        f"of right ones at {at} shared people."
+    )
+    yield ""
+    headings = ["method", *(f"{n:,}" for n in overlaps), "rounds", "bytes", "seconds", "kept"]
+    yield f"| {' | '.join(headings)} |"
+    yield "|---" * len(headings) + "|"
+    top = {
+        n: max((x.utility for x in table if x.overlap == n and x.utility), key=lambda u: u.mean)
+        for n in overlaps
+    }
+    for method in sorted({line.method for line in table}, key=ORDER.index):
+        row = {line.overlap: line for line in table if line.method == method}
+        shown = [within(row[n]) if n in row else "" for n in overlaps]
+        shown = [
+            f"**{text}**" if n in row and row[n].utility == top[n] else text
+            for n, text in zip(overlaps, shown, strict=True)
+        ]
+        cost = ["", "", "", ""]
+        if at in row:
+            x = row[at]
+            cost = [words.count(x.rounds), words.size(x.bytes), f"{x.seconds:.1f}", ""]
+            if x.kept is not None:
+                right = "" if x.precision is None else f", {words.percent(x.precision)}"
+                cost[3] = f"{words.count(x.kept)} of {words.count(x.choice or 0)}{right}"
+        yield f"| {' | '.join([title(method), *shown, *cost])} |"
+
+
 def main() -> None:
     """Run it all and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -181,6 +263,7 @@ def main() -> None:
     cells.write_parquet(options.out / "limited-overlap.parquet")
     advised = advice(cells, SHARED)
     write_page(cells, options.out, "make bench NAME=limited_overlap", advised, missing)
+    (options.out / "tables.md").write_text(tables(cells, advised))
     show_cells(cells, advised)
     known = [a.within for a in advised if a.within is not None]
     result: dict[str, Any] = {

@@ -184,7 +184,7 @@ def _mean(values: pl.Series) -> float:
 
 def title(method: str) -> str:
     """What the table calls a method."""
-    names = {"shared_only": "Overlap only (split learning)", "pooled": "Pooled (upper bound)"}
+    names = {"shared_only": "Overlap only (split learning)", "pooled": "Pooled shared people"}
     return names.get(method, CATALOGUE[method].title)
 
 
