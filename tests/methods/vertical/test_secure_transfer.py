@@ -11,6 +11,7 @@ import torch
 
 from interlace import Federation
 from interlace.errors import DataError, JobError, Refused
+from interlace.methods.vertical import secure_transfer
 from interlace.methods.vertical.secure_transfer import (
     Projection,
     SecureTransfer,
@@ -178,6 +179,26 @@ def test_only_masked_sums_are_opened(limited: Any) -> None:
     )
     with pytest.raises(Refused, match="only masked sums"):
         model.peer_.ask(SecureTransferSide.open, plain.to_tensor())
+
+
+def test_an_active_party_cannot_solve_for_embeddings(
+    cut_people: Any, blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own check stops it, and where that is left out, the partner's."""
+    x, y = blobs(40, 2)
+    people = {"bank": np.arange(30), "shop": np.r_[np.arange(16), np.arange(30, 40)]}
+    fed = cut_people(x, y, {"bank": slice(0, 7), "shop": slice(7, 8)}, people)
+    with pytest.raises(DataError, match=r"16 shared people for 8 columns.* tell it embeddings"):
+        secure().fit(fed)
+    monkeypatch.setattr(secure_transfer, "check_enough", lambda *_: None)
+    with pytest.raises(Refused, match="party 'bank' has too many columns for 16 shared people"):
+        secure().fit(fed)
+
+
+@pytest.mark.parametrize("setting", [{"alignment": -0.1}, {"width": 65}, {"l2": -1.0}])
+def test_settings_out_of_range_are_named(limited: Any, setting: dict[str, Any]) -> None:
+    with pytest.raises(JobError, match=f"`{next(iter(setting))}`: Input should be"):
+        secure(**setting).fit(limited(classes=2))
 
 
 def test_a_unit_says_no_more_than_a_magnitude() -> None:

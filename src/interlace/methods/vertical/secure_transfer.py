@@ -36,8 +36,11 @@ With t_i = ±1 and Φ = mean over the active party's labelled people of t_j u_j,
 **What each party learns.** The passive party: who is in training, and at every step its own
 gradient, a sum over all of them. The active party: its own gradient at every step, and φ of those
 it scores. Both learn a magnitude, to a power of two, of what the other encrypts. Neither sees an
-embedding, nor a gradient of a person. Both are taken to be honest but curious; what the gradients
-of many steps tell together is not bounded.
+embedding, nor a gradient of a person; a party with more than half as many columns as there are
+shared people could solve its gradient for them, and is refused. Both are taken to be honest but
+curious; what the gradients of many steps tell together is not bounded. With γ near 0 the passive
+party's gradient is little else than Σ_i t_i z_i, and of signs a few sums can settle all: labels are
+safer the larger γ is.
 
 The polynomial and who encrypts what are from memory, not checked against the paper. Ours are sums S
 in place of one product for each person, that no encrypted loss is formed (the number of steps is
@@ -50,7 +53,7 @@ import copy
 import math
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -106,14 +109,18 @@ CHUNK = 256  # people scored in one answer
 MOST_UNIT = 1e12
 
 
+Width = Annotated[int, Field(gt=0, le=64)]
+Strength = Annotated[float, Field(ge=0)]
+
+
 class TransferSettings(BaseModel):
     """What both sides agree on before training."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    width: int = Field(gt=0, le=64)
-    alignment: float = Field(ge=0)
-    l2: float = Field(ge=0)
+    width: Width
+    alignment: Strength
+    l2: Strength
     optimisation: Optimisation = Optimisation()
 
 
@@ -239,6 +246,27 @@ def power_of_two(largest: float, most: int) -> float:
     return 2.0 ** math.ceil(math.log2(max(largest, 1e-12) / most))
 
 
+def enough(people: int, sums: int) -> bool:
+    """Whether so many sums over people are too few to be solved for what each of them adds."""
+    return people > 2 * sums
+
+
+def check_enough(party: Party, z: Floats, told: str) -> None:
+    """Make sure that a party's slopes are too few to be solved for what its partner keeps.
+
+    Raises:
+        DataError: they are not.
+    """
+    people, columns = z.shape
+    if not enough(people, columns):
+        raise DataError(
+            f"{people:,} shared people for {columns:,} columns are too few under encryption: the "
+            f"sums that this party gets would tell it {told}",
+            party=party.name,
+            way_out="Name fewer columns in its party file, or take the method 'transfer'",
+        )
+
+
 # -- the passive party ---------------------------------------------------------------------------
 
 
@@ -257,13 +285,7 @@ class SecureTransferSide(PassiveSide):
         agreed = TransferSettings.model_validate(settings)
         self.projection = Projection.fit(self.party, learn_from, agreed)
         self.z = self.projection.z(self._mine(rows))
-        if len(self.z) <= 2 * self.z.shape[1]:
-            raise DataError(
-                f"{len(self.z):,} shared people for {self.z.shape[1]:,} columns are too few under "
-                "encryption: the sums that this party gets would tell it labels",
-                party=self.party.name,
-                way_out="Name fewer columns in its party file, or take the method 'transfer'",
-            )
+        check_enough(self.party, self.z, "labels")
 
     @operation
     def make_key(self, workload: Control) -> Ciphertext:
@@ -297,8 +319,18 @@ class SecureTransferSide(PassiveSide):
 
     @operation
     def open(self, sums: Ciphertext) -> Ciphertext:
-        """Decrypt the active party's masked sums."""
-        return opened(self.private, sums)
+        """Decrypt the active party's masked sums.
+
+        Raises:
+            Refused: they are so many that embeddings of single people could be solved from them.
+        """
+        shown = opened(self.private, sums)
+        if not enough(len(self.z), len(shown) // 8):
+            raise Refused(
+                f"party '{self.partner}' has too many columns for {len(self.z):,} shared people: "
+                "its sums would tell it embeddings of single people"
+            )
+        return shown
 
     @operation
     def slope(self, vector: Ciphertext, asked: Control) -> Ciphertext:
@@ -404,7 +436,8 @@ class SecureTransfer(Method):
     Args:
         epochs: Steps; each is over all shared people with a label.
         width: d of the embeddings.
-        alignment: γ, weight of the distance between both sides' embeddings of a shared person.
+        alignment: γ, weight of the distance between both sides' embeddings of a shared person; it
+            also keeps labels from the partner, see "what each party learns".
         l2: λ, penalty on the projections.
         optimisation: Learning rate and schedule of both sides.
         encryption: ``auto``, or a scheme's name.
@@ -416,9 +449,9 @@ class SecureTransfer(Method):
         self,
         *,
         epochs: Count = 60,
-        width: Count = 4,
-        alignment: float = 0.1,
-        l2: float = 1e-3,
+        width: Width = 4,
+        alignment: Strength = 0.1,
+        l2: Strength = 1e-3,
         optimisation: Optimisation = Optimisation(learning_rate=0.05),
         encryption: Literal["auto"] | Scheme = "auto",
     ) -> None:
@@ -468,8 +501,9 @@ class SecureTransfer(Method):
         self.own_ = Projection.fit(fed.active, learn_from, settings)
         self.history_: list[Epoch] = []
         done = self._resume(fed, checkpoint) if checkpoint else 0
-        theirs = self._exchange_keys(len(fed.rows) + self.width)
         z, t = self.own_.z(fed.rows), _signs(fed)
+        check_enough(fed.active, z, "embeddings")
+        theirs = self._exchange_keys(len(fed.rows) + self.width)
         signs = _signs(known)
         means = signs @ self.own_.z(known.rows) / len(signs)
         clock = Clock()
