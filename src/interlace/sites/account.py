@@ -21,8 +21,8 @@ class Spent(NamedTuple):
 class Account:
     """The account in a party's folder; a row for each run.
 
-    A run is charged with what its disclosure plan says when it is approved, and stays charged: a run
-    that stopped early spent less, which nobody but its partners can be sure of.
+    A run is charged with what its disclosure plan says when it is approved, and stays charged: one
+    that stopped early spent less, but how much less hangs on what its partners had by then.
     """
 
     def __init__(self, folder: Path) -> None:
