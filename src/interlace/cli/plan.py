@@ -26,6 +26,9 @@ def plan(
 
         interlace plan credit-1a2b3c4d
 
+    What comes out: for each kind, the most bytes and messages; the privacy claimed; what was
+    assumed; and whether the policy would refuse it. Nothing is written.
+
     Rehearses the job on this machine, this party's table against made-up partners. It takes some
     seconds, and the figures are upper bounds: the run is held to them.
     """
