@@ -20,7 +20,7 @@ def refuse(
 
         interlace refuse --why "not before the audit"
 
-    The refusal is signed, and the driver is told the reason.
+    What comes out: a refusal, signed with this site's key; the driver is told the reason.
     """
     from interlace.sites import approval
 
