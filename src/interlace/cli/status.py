@@ -23,7 +23,8 @@ def status(run: RunArgument = None, party: FolderOption = None) -> None:
 
         interlace status credit-1a2b3c4d
 
-    Works at every party: each has been told by the driver how far the run is.
+    What comes out: who drives each run, how it stands, how much is done and how long it still
+    takes. It works at every party: the driver tells each how far the run is.
     """
     from interlace.report.words import percent
     from interlace.sites import approval, service
