@@ -13,7 +13,7 @@ def stop(run: RunArgument = None, party: FolderOption = None) -> None:
 
         interlace stop credit-1a2b3c4d
 
-    The party that submitted it has the server end it; any other takes its approval back, and the
+    What comes out: an end of the run. The party that submitted it has the server end it; any other takes its approval back, and the
     run ends for all. What was learnt so far stays with each party. To stop everything at once, and
     at once, there is `interlace party stop`.
     """
