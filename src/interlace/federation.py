@@ -201,6 +201,19 @@ class Federation:
             self._keep_alignment(self._common.alignment)
         return self._common.alignment
 
+    def take_up_matching(self) -> None:
+        """Take up the matching that all parties kept of these tables; nobody is matched anew.
+
+        Raises:
+            AlignmentError: a table has other people by now, or nothing was kept.
+        """
+        self._common.alignment = self._common.alignment or self._kept_alignment()
+        if self._common.alignment is None:
+            raise AlignmentError(
+                "a party's table has other people than those who were matched, or its folder has "
+                "lost the matching; put the table back, or train anew"
+            )
+
     def _keep_alignment(self, alignment: Alignment) -> None:
         """Every party keeps its own side of the matching in its own folder."""
         if self.active.folder is None:

@@ -17,7 +17,7 @@ from interlace.sites import approval
 from interlace.sites.account import Account
 from interlace.sites.approval import Approval, decide
 from interlace.sites.contract import Contract
-from interlace.sites.folder import PartyFolder
+from interlace.sites.folder import PartyFolder, Status
 from interlace.sites.plan import Leaving, Plan
 
 Make = Callable[..., PartyFolder]
@@ -91,6 +91,25 @@ def test_a_rule_approves_nothing_beyond_it(
     narrower: dict[str, Any], make_party: Make, contract: Contract
 ) -> None:
     assert decide(make_party("shop", approve=[{**RULE, **narrower}]), contract).state == "waiting"
+
+
+def test_a_rule_for_trainings_covers_no_scores(make_party: Make, contract: Contract) -> None:
+    shop = make_party("shop", approve=[RULE])
+    assert decide(shop, contract).state == "approved"
+    scores = contract.to_score(100, contract.seeds[0])
+    assert scores.run != contract.run
+    assert "not finished" in decide(shop, scores).reason
+    shop.run(contract.run).note(Status(state="finished"))
+    scores = contract.to_score(101, contract.seeds[0])
+    assert decide(shop, scores).state == "waiting"
+    make_party("shop", approve=[{**RULE, "max_people": 101}])
+    assert decide(shop, scores).state == "approved"
+    assert decide(shop, contract.to_score(102, contract.seeds[0])).state == "waiting"
+    other = scores.model_copy(update={"purpose": "research"})
+    assert "its words are not those" in decide(shop, other).reason
+    nothing = {"scores": {"run": "nothing", "people": 1}}
+    unknown = Contract.model_validate(scores.model_dump() | nothing)
+    assert "has had no run 'nothing'" in decide(shop, unknown).reason
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from interlace import runner
 from interlace.boundary import Boundary, Kind, Ledger, Slot
-from interlace.errors import PolicyError
+from interlace.engines import InProcess
+from interlace.errors import JobError, PolicyError
 from interlace.job.spec import Job
+from interlace.serve.batch import Trained
 from interlace.sites import compare
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder
@@ -58,6 +61,43 @@ def test_no_more_leaves_than_was_planned(
         assert {h.kind for h in held if h.messages} <= set(plan.leaves)
         large = max(held, key=lambda h: h.bytes)
         assert large.planned_bytes < 5 * large.bytes + 200_000  # a bound that says something
+
+
+def test_so_many_people_are_scored_and_no_more(
+    make_party: Make, contract: Contract, tmp_path: Path
+) -> None:
+    fields = {"method": {"name": "split", "epochs": 2}, "seeds": [0]}
+    contract = Contract.model_validate({**contract.model_dump(), **fields})
+    files = {name: make_party(name).read() for name in contract.parties}
+    job = Job(name="real", parties=files, active="bank", method=contract.method, compare="none")
+    runner.run(job.model_copy(update={"seeds": [0]}), tmp_path / "run")
+    trained = Trained.read(tmp_path / "run")
+    federation = trained.simulate({name: str(file.table) for name, file in files.items()})
+    people = trained.shared(federation)
+    model = trained.model("split", federation)
+    plans = {n: plan_of(n, f, contract.to_score(6, 0)) for n, f in files.items()}
+    assert isinstance(federation.engine, InProcess)
+    for name, party in federation.engine.parties.items():
+        party.boundary.policy = plans[name].applied(files[name].policy)
+    for one in people[:4]:
+        model.outputs(federation.view(np.array([one])))
+    model.outputs(federation.view(people[4:6]))
+    with pytest.raises(PolicyError, match="at most 6 people in a run"):
+        model.outputs(federation.view(people[:1]))
+    assert "row selection" in plans["bank"].without_claim  # it says who is scored
+    leaves = plans["shop"].leaves
+    assert set(leaves) == {Kind.EMBEDDING, Kind.CONTROL}
+    sent = federation.engine.parties["shop"].boundary.sent_of[Kind.EMBEDDING]
+    assert sent <= leaves[Kind.EMBEDDING].bytes < 5 * sent + 200_000
+
+
+def test_people_who_cannot_be_counted_are_not_scored_over_sites(
+    make_party: Make, contract: Contract
+) -> None:
+    trees = {"name": "boosted_trees", "n_estimators": 2, "max_depth": 2}
+    contract = Contract.model_validate({**contract.model_dump(), "method": trees})
+    with pytest.raises(JobError, match="'shop' cannot count the people"):
+        plan_of("shop", make_party("shop").read(), contract.to_score(6, 0))
 
 
 def test_what_was_not_planned_does_not_leave(make_party: Make, contract: Contract) -> None:

@@ -51,12 +51,21 @@ def show_contract(contract: Contract) -> None:
         "method": contract.method.name + (f" ({settings})" if settings else ""),
         "beside it": listed(baselines) if baselines else "nothing",
         "trainings": plural(len(contract.seeds), "seed"),
+        **({"scores": scored} if (scored := _scored(contract)) else {}),
         "for": contract.purpose or "(the job does not say what for)",
         "waits": f"up to {contract.wait:g} hours for an approval or a partner",
         "digest": contract.digest,
     }
     for name, fact in facts.items():
         show(Text.assemble((f"  {name:<10}", "dim"), fact))
+
+
+def _scored(contract: Contract) -> str:
+    from interlace.report.words import count
+
+    if contract.scores is None:
+        return ""
+    return f"up to {count(contract.scores.people)} people, by the models of {contract.scores.run}"
 
 
 def show_plan(plan: Plan) -> None:
@@ -100,6 +109,7 @@ def show_promises(party: str, policy: Policy) -> None:
     bounds = {
         "bytes a training": policy.max_bytes,
         "people an answer": policy.max_rows,
+        "people a run": policy.max_people,
         "requests a run": policy.max_requests,
         "runs a day": policy.runs_per_day,
     }

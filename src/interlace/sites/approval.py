@@ -243,6 +243,8 @@ def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | 
         )
     if folder.name not in contract.parties:
         return f"'{folder.name}' is not among its parties: {', '.join(contract.parties)}"
+    if contract.scores and (why := _no_such_models(folder, contract)):
+        return why
     try:
         names = methods_of(contract)
     except InterlaceError as e:
@@ -254,6 +256,21 @@ def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | 
         if today >= policy.runs_per_day:
             why = f"its policy begins at most {policy.runs_per_day} runs a day (`runs_per_day`)"
     return why
+
+
+def _no_such_models(folder: PartyFolder, contract: Contract) -> str | None:
+    """Why a run cannot score with the models that this party keeps, or ``None``."""
+    assert contract.scores is not None
+    try:
+        trained = folder.run(contract.scores.run)
+        agreed = trained.contract
+    except InterlaceError:
+        return f"'{folder.name}' has had no run '{contract.scores.run}' whose models could score"
+    if trained.status.state != "finished":
+        return f"'{trained.name}' is {trained.status.state} at '{folder.name}', not finished"
+    if contract != agreed.to_score(contract.scores.people, contract.seeds[0]):
+        return f"its words are not those of '{trained.name}', whose models are to score"
+    return None
 
 
 def methods_of(contract: Contract) -> list[str]:
@@ -297,6 +314,8 @@ def _why_not(rule: Standing, folder: PartyFolder, contract: Contract, plan: Plan
         return "kinds"
     if rule.max_bytes is not None and plan.bytes > rule.max_bytes:
         return "max_bytes"
+    if contract.scores and contract.scores.people > (rule.max_people or 0):
+        return "max_people"
     today = _runs_today(folder, folder.run(contract.run))
     if rule.runs_per_day is not None and today >= rule.runs_per_day:
         return "runs_per_day"

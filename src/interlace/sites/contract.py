@@ -37,12 +37,27 @@ def check_site_name(name: str) -> str:
     return name
 
 
+class Scoring(BaseModel):
+    """What people are scored with, and how many at most.
+
+    Args:
+        run: The finished run whose models score.
+        people: Most people whom the partners are asked about, each counted as often as asked.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str = Field(min_length=1, max_length=100)
+    people: int = Field(ge=1, le=10**12)
+
+
 class Contract(BaseModel):
     """What the parties of one run agree to; its fields are those of a job.
 
     ``classes`` is how many classes the label has (1: a number is learnt); the party that drives
-    states it, since what the others send hangs on it. ``version`` is the package's: all sites run
-    the same.
+    states it, since what the others send hangs on it. ``scores`` is there where nothing is
+    trained, and a finished run's models answer for people instead. ``version`` is the package's:
+    all sites run the same.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,6 +74,7 @@ class Contract(BaseModel):
     align: Matching = Field(default_factory=Matching)
     wait: float = Field(default=24.0, gt=0)
     classes: int | None = Field(default=None, ge=1)
+    scores: Scoring | None = None
     version: str = interlace.__version__
 
     @field_validator("parties")
@@ -82,7 +98,9 @@ class Contract(BaseModel):
     @property
     def text(self) -> str:
         """The contract as JSON in its one canonical form: sorted keys, no spaces, ASCII."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        # A training reads, and is called, as it was before there was scoring.
+        fields = self.model_dump(mode="json", exclude=None if self.scores else {"scores"})
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @property
     def digest(self) -> str:
@@ -98,6 +116,22 @@ class Contract(BaseModel):
     def passive(self) -> list[str]:
         """The parties that answer."""
         return [name for name in self.parties if name != self.active]
+
+    def to_score(self, people: int, seed: int) -> Contract:
+        """The contract by which this run's models, once trained, score people.
+
+        Args:
+            people: Most people whom the partners are asked about.
+            seed: Of which training.
+        """
+        changes = {
+            "name": f"{self.name[:70]}-scores",
+            "compare": "none",
+            "seeds": [seed],
+            "scores": {"run": self.run, "people": people},
+            "version": interlace.__version__,
+        }
+        return Contract(**self.model_dump() | changes)
 
     @classmethod
     def read(cls, text: str) -> Contract:

@@ -33,9 +33,13 @@ from interlace.align import SESSION
 from interlace.boundary import Kind, Ledger, Policy
 from interlace.boundary.guards import build_guard, chain
 from interlace.boundary.guards.noise import Gaussian, Laplace
+from interlace.engines import InProcess
+from interlace.errors import JobError
 from interlace.job.spec import Job, MethodChoice, PartyFile
 from interlace.methods.baselines import Pooled
 from interlace.methods.catalogue import accepted, entry, is_horizontal
+from interlace.party import Party
+from interlace.serve.batch import Trained
 from interlace.sites.contract import Contract
 
 ROWS = 1024  # of a larger table so many are rehearsed, and half as many
@@ -54,6 +58,9 @@ FRAME = 65_536  # bytes of each kind beside: names are longer elsewhere, a batch
 # Over sites the driver tells partners how the run goes, which a rehearsal in one process does not.
 TOLD = 8  # times for each training, beside once an epoch
 TOLD_BYTES = 640  # at most, answers too
+# Where people are scored
+OPENINGS = 1000  # of the conversation: at each start, and after a partner was away
+ONE_BY_ONE = 8  # people of the rehearsal who are asked about, each alone
 PARTNER = 10  # a partner may have so many times as many people when it comes to blinded ids
 NO_CLAIM_DUE = frozenset({Kind.CONTROL, Kind.BLINDED_IDS, Kind.CIPHERTEXT})
 
@@ -82,7 +89,8 @@ class Plan(BaseModel):
 
     ``epsilon`` bounds, with ``delta``, what the run tells of one person, all receivers, kinds and
     trainings added up; ``None`` where kinds (``without_claim``) leave without such a bound.
-    ``assumed`` says what the figures rest on.
+    ``assumed`` says what the figures rest on. ``people`` is how many answers may be about, where
+    people are scored.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -96,6 +104,7 @@ class Plan(BaseModel):
     without_claim: list[str] = Field(default_factory=list)
     guards: dict[Kind, str] = Field(default_factory=dict)
     assumed: list[str] = Field(default_factory=list)
+    people: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -106,6 +115,8 @@ class Plan(BaseModel):
         """The policy, made as narrow as the plan: its kinds, and its bytes of each."""
         allowed = policy.allowed & set(self.leaves)
         changes: dict[str, Any] = {"allow": allowed, "allow_also": frozenset()}
+        if self.people is not None:
+            changes["max_people"] = min(policy.max_people or self.people, self.people)
         if self.capped:
             bounds = policy.max_bytes_of
             changes["max_bytes_of"] = {
@@ -138,7 +149,8 @@ def plan_of(party: str, file: PartyFile, contract: Contract) -> Plan:
         InterlaceError: the run cannot be, as for :func:`interlace.run`.
     """
     with tempfile.TemporaryDirectory(prefix="interlace-plan-") as scratch:
-        return _Rehearsal(party, file, contract, Path(scratch)).plan()
+        kind = _Scores if contract.scores else _Rehearsal
+        return kind(party, file, contract, Path(scratch)).plan()
 
 
 @dataclass(frozen=True)
@@ -200,14 +212,18 @@ class _Rehearsal:
             party=self.name,
             leaves=leaves,
             capped=not self.blind,
-            guards={
-                kind: " and ".join(build_guard(g).label for g in guards)
-                for kind, guards in self.file.policy.guards.items()
-                if kind in leaves
-            },
+            guards=self._guards(leaves),
             assumed=self._assumed(whole),
             **privacy,
         )
+
+    def _guards(self, leaves: Mapping[Kind, Leaving]) -> dict[Kind, str]:
+        """What stands on the kinds that leave."""
+        return {
+            kind: " and ".join(build_guard(g).label for g in guards)
+            for kind, guards in self.file.policy.guards.items()
+            if kind in leaves
+        }
 
     def _whole_length(self, rows: int) -> tuple[dict[tuple[str, Kind], Counts], dict[str, Claim]]:
         """What leaves over the run's whole length if the table had so many rows."""
@@ -340,7 +356,7 @@ class _Rehearsal:
     def _privacy(self, kinds: set[Kind], claims: Mapping[str, Claim]) -> dict[str, Any]:
         """What the party's guards can claim for the whole run, all receivers together."""
         due = kinds - NO_CLAIM_DUE
-        if self.name == self.contract.active:
+        if self.name == self.contract.active and self.contract.scores is None:
             due.discard(Kind.ROW_SELECTION)  # batches are drawn at random, not from the data
         epsilon = delta = 0.0
         for whose, claim in claims.items():
@@ -391,6 +407,104 @@ class _Rehearsal:
         if self.contract.classes is None and self.name != self.contract.active:
             said.append("as if the label had two classes, since the contract does not say")
         return said
+
+
+class _Scores(_Rehearsal):
+    """People are scored with what a rehearsed training has learnt: one at a time, which takes the
+    most of each; so many as are agreed take no more than so many times that."""
+
+    def plan(self) -> Plan:
+        """Rehearse, and draw the lines on."""
+        scores, method = self.contract.scores, self.contract.method.name
+        assert scores is not None
+        if self.horizontal:
+            raise JobError(
+                f"'{method}' leaves the whole model at each party, so no partner need be asked"
+            )
+        rows = min(len(self.party), ROWS)
+        self.answers = 0
+        sent, claims = self._drawn_on(rows, 1.0)
+        passive = self.name != self.contract.active
+        if passive and not self.answers:
+            raise JobError(
+                f"'{self.name}' cannot count the people that it answers for where "
+                f"'{method}' scores, so it scores nobody over sites yet"
+            )
+        total: dict[Kind, Counts] = defaultdict(lambda: np.zeros(2))
+        for (step, kind), found in sent.items():
+            total[kind] = total[kind] + found * {"open": OPENINGS, "ask": scores.people}[step]
+        told = TOLD * OPENINGS * (1 if passive else len(self.contract.passive))
+        total[Kind.CONTROL] = total[Kind.CONTROL] + np.array([told, told * TOLD_BYTES])
+        leaves = {
+            kind: Leaving(
+                messages=math.ceil(messages * MARGIN), bytes=math.ceil(size * MARGIN) + FRAME
+            )
+            for kind, (messages, size) in sorted(total.items(), key=lambda item: -item[1][1])
+        }
+        # Whom of all these people the questions are about is the driver's choice: all may be one.
+        worst = {
+            guard: Claim(claim.releases * scores.people, claim.epsilon * scores.people)
+            for guard, claim in claims.items()
+        }
+        return Plan(
+            run=self.contract.run,
+            party=self.name,
+            leaves=leaves,
+            guards=self._guards(leaves),
+            people=self.answers * scores.people if passive else None,
+            assumed=[
+                "rehearsed on made-up partners, people asked about one at a time, and drawn on in "
+                f"a straight line to {scores.people:,}; more in one question take less",
+                f"with {MARGIN - 1:.0%} and {FRAME // 1024} KiB a kind added",
+                f"the conversation opened up to {OPENINGS:,} times, once at every start",
+                "privacy counted as if every question were about one and the same person",
+            ],
+            **self._privacy(set(total), worst),
+        )
+
+    def _rehearse(self, rows: int, shared: float, lengths: Mapping[str, int]) -> _Point:
+        """What opening the conversation sends, and at most the question about one person."""
+        super()._rehearse(rows, shared, lengths)
+        trained = Trained.read(self.scratch / f"run{self.runs}")
+        there = {name: str(file.table) for name, file in trained.job.parties.items()}
+        federation = trained.simulate(there)
+        assert isinstance(federation.engine, InProcess)
+        party = federation.engine.parties[self.name]
+        sent: dict[tuple[str, Kind], Counts] = {}
+        before = _sent_by(party)
+        people = trained.shared(federation)[:ONE_BY_ONE]
+        model = trained.model(trained.job.method.name, federation)
+        claims: dict[str, dict[str, Any]] = {}
+        for step, some in (("open", None), *(("ask", row) for row in people)):
+            if some is not None:
+                answered = party.boundary.people
+                model.outputs(federation.view(np.array([some])))
+                self.answers = max(self.answers, party.boundary.people - answered)
+                claims = claims or party.boundary.accounts()  # of one question
+            now = _sent_by(party)
+            for kind in now:
+                found = now[kind] - before.get(kind, np.zeros(2))
+                sent[step, kind] = np.maximum(found, sent.get((step, kind), np.zeros(2)))
+            before = now
+        for one in federation.engine.parties.values():
+            one.boundary.ledger.close()
+        return _Point(
+            {key: found for key, found in sent.items() if found.any()},
+            {
+                guard: Claim(float(of["releases"]), float(of["epsilon"]))
+                for guard, of in claims.items()
+                if "epsilon" in of
+            },
+        )
+
+
+def _sent_by(party: Party) -> dict[Kind, Counts]:
+    """Messages and bytes that a party has sent so far, by kind."""
+    sent: dict[Kind, Counts] = defaultdict(lambda: np.zeros(2))
+    for flow in party.boundary.ledger.summary():
+        if flow.sender == party.name:
+            sent[Kind(flow.kind)] += np.array([flow.messages, flow.bytes_after], dtype=np.float64)
+    return dict(sent)
 
 
 def _arguments(choice: MethodChoice) -> dict[str, Any]:
