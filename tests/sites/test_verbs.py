@@ -214,3 +214,30 @@ def test_a_federation_needs_to_know_where_its_server_is(call: Any) -> None:
     assert "--host" in done.output
     assert call("federation", "new", "bank", "shop").exit_code == 2
     assert call("federation", "approve", os.devnull).exit_code == 2
+
+
+def test_scores_over_sites_need_a_number_and_no_tables(
+    make_party: Make, call: Callable[..., Result], contract: Contract
+) -> None:
+    for name in ("bank", "shop"):
+        run = make_party(name).run(contract.run)
+        run.keep(contract)
+        folder = run.path.parents[1]
+        (folder / "user").mkdir()
+    for arguments, said in (
+        ([], "say so by `--people`"),
+        (["--people", "5", "--table", "bank=new.csv"], "leave out `--table`"),
+        (["--people", "5"], "'bank' drove this run"),
+    ):
+        done = call("serve", run.path, *arguments)
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    "verb", ["plan", "submit", "approve", "refuse", "status", "logs", "stop", "results"]
+)
+def test_help_shows_an_example_and_what_comes_out(verb: str, call: Any) -> None:
+    text = call(verb, "--help").output
+    assert f"interlace {verb}" in text.partition("Usage")[2].partition("\n")[2]
+    assert "What comes out" in text

@@ -6,12 +6,13 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from interlace.cli.console import say
 from interlace.cli.predict import named_tables
+from interlace.cli.sites import Yes
 from interlace.errors import JobError
 
 
@@ -46,6 +47,15 @@ def serve(
     seed: Annotated[
         int | None, typer.Option(help="Of which training; by default the first seed's.")
     ] = None,
+    people: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Over sites: most people whom the partners are asked about, who comes again "
+            "counted again. They approve this number.",
+        ),
+    ] = None,
+    yes: Yes = False,
 ) -> None:
     """Answer for people one request at a time, over HTTP.
 
@@ -58,6 +68,11 @@ def serve(
 
         curl -H 'Content-Type: application/json' -d '{"ids": [17]}' 127.0.0.1:8321/score
 
+    The run folder of a run over sites is the one in this party's folder. Its partners are asked
+    to approve that so many people are scored, then their sites answer; `--table` is not for these.
+
+        interlace serve bank/runs/credit-1a2b3c4d --people 10000
+
     Stop it by Ctrl-C or SIGTERM.
     """
     try:
@@ -67,10 +82,18 @@ def serve(
     except ImportError as e:
         raise JobError("scoring online needs the extra `interlace[serve]`; install it") from e
 
-    from interlace.serve.endpoint import listen, read_token
+    from interlace.serve.endpoint import listen, read_token, url_of
     from interlace.serve.endpoint import serve as answer
     from interlace.serve.online import open_run
 
+    if (run / "contract.json").exists():
+        if table:
+            raise JobError("over sites each party's own file names its table; leave out `--table`")
+        if people is None:
+            raise JobError("the partners approve how many people are scored; say so by `--people`")
+        listening = {"host": host, "port": port, "deadline_ms": deadline_ms, "most": most}
+        _over_sites(run, people, listening, token_file, seed, yes)
+        return
     token = read_token(token_file)
     at = listen(host, port, token=token)
     try:
@@ -84,9 +107,58 @@ def serve(
             "The run trained no model of the active party alone (`compare:` in its job), so nobody "
             "answers where the partners cannot."
         )
-    name, bound = at.getsockname()[:2]
-    say(f"http://{f'[{name}]' if ':' in name else name}:{bound}/score")
+    say(url_of(at))
     # The server answers what is in, then sends itself the signal again: that is a clean end too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     answer(scorer, at, token=token, deadline_ms=deadline_ms)
+
+
+def _over_sites(
+    run: Path,
+    people: int,
+    listening: dict[str, Any],
+    token_file: Path | None,
+    seed: int | None,
+    yes: bool,
+) -> None:
+    """Have this party's site answer, with its partners' help, until it is stopped."""
+    from interlace.cli.submit import hand_in, may_submit, told
+    from interlace.serve.batch import Trained
+    from interlace.serve.endpoint import listen, read_token
+    from interlace.sites import submission
+    from interlace.sites.folder import Listening, PartyFolder
+
+    run = run.resolve()
+    folder = PartyFolder.open(run.parent.parent)
+    may_submit(folder)
+    agreed = folder.run(run.name).contract
+    if folder.name != agreed.active:
+        raise JobError(f"'{agreed.active}' drove this run, so it scores; '{folder.name}' answers")
+    contract = agreed.to_score(people, Trained.read(run, seed).seed)
+    token_file = token_file and token_file.resolve()
+    if token_file is None and read_token(None) is not None:
+        raise JobError("the site's own process answers, so the token goes in by `--token-file`")
+    where = Listening(**listening, token_file=token_file)
+    listen(where.host, where.port, token=read_token(token_file)).close()  # it can be, here
+    one = folder.run(contract.run)
+    one.path.mkdir(parents=True, exist_ok=True)
+    where.keep(one.path)
+    jobs = [hand_in(folder, contract, yes=yes)]
+    say(f"It answers once they have; `interlace status {one.name}` says where")
+
+    def on_state(job: str, state: str) -> None:
+        jobs.append(job)
+        told(job, state)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    try:
+        done = submission.watch(folder, contract, jobs[0], on_state=on_state)
+    except SystemExit:
+        submission.stop(folder.user, jobs[-1])
+        one.note(one.status.model_copy(update={"state": "stopped", "reason": "by hand"}))
+        raise
+    say(f"{done.state}  {done.reason}")
+    if done.state != "stopped":
+        raise typer.Exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -12,6 +12,10 @@ from interlace.cli.console import say, show
 from interlace.cli.plan import contract_of
 from interlace.cli.sites import FolderOption, Yes, opened, show_contract, show_plan
 from interlace.errors import JobError
+
+if TYPE_CHECKING:
+    from interlace.sites.contract import Contract
+    from interlace.sites.folder import PartyFolder
 
 
 def submit(
@@ -34,17 +38,49 @@ def submit(
     Ctrl-C stops following, not the run. A run that was paused, since a partner was away, goes on
     when the same job is submitted again.
     """
-    from interlace.sites import approval, submission
+    from interlace.sites import submission
 
     folder = opened(party)
+    may_submit(folder)
+    contract = contract_of(folder, job)
+    if folder.name not in contract.parties:
+        raise JobError(f"{job} is not for '{folder.name}': {', '.join(contract.parties)}")
+    run = folder.run(contract.run)
+    number = hand_in(folder, contract, yes=yes)
+    if detach:
+        return
+    try:
+        done = submission.watch(folder, contract, number, on_state=told)
+    except KeyboardInterrupt:
+        say(f"\nNo longer followed; it goes on. `interlace status {run.name}` says how it stands.")
+        raise typer.Exit(130) from None
+    colour = {"finished": "bold green"}.get(done.state, "bold red")
+    show(Text.assemble((f"{done.state}  ", colour), done.reason))
+    if done.state == "finished":
+        show(Text.assemble("Report: ", (str(run.path / "report.html"), "bold cyan")))
+        return
+    if done.state == "paused":
+        say(f"All that was learnt is kept. Go on: interlace submit {job}")
+    raise typer.Exit(1)
+
+
+def may_submit(folder: PartyFolder) -> None:
+    """Make sure that the party has a user of the federation who may submit jobs.
+
+    Raises:
+        JobError: it has none.
+    """
     if not folder.user.exists():
         raise JobError(
             f"'{folder.name}' has no user who may submit jobs; ask for one by `interlace party "
             "request` with `drives: true` in site.yaml"
         )
-    contract = contract_of(folder, job)
-    if folder.name not in contract.parties:
-        raise JobError(f"{job} is not for '{folder.name}': {', '.join(contract.parties)}")
+
+
+def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
+    """Have the own party approve a contract, and hand it in; gives FLARE's name of the job."""
+    from interlace.sites import approval, submission
+
     run = folder.run(contract.run)
     run.keep(contract)
     show_contract(contract)
@@ -61,22 +97,8 @@ def submit(
     run.note(run.status.model_copy(update={"job": number}))
     others = ", ".join(name for name in contract.parties if name != folder.name)
     say(f"Handed in. Now it is for {others}: interlace approve {run.name}")
-    if detach:
-        return
-    try:
-        done = submission.watch(folder, contract, number, on_state=_told)
-    except KeyboardInterrupt:
-        say(f"\nNo longer followed; it goes on. `interlace status {run.name}` says how it stands.")
-        raise typer.Exit(130) from None
-    colour = {"finished": "bold green"}.get(done.state, "bold red")
-    show(Text.assemble((f"{done.state}  ", colour), done.reason))
-    if done.state == "finished":
-        show(Text.assemble("Report: ", (str(run.path / "report.html"), "bold cyan")))
-        return
-    if done.state == "paused":
-        say(f"All that was learnt is kept. Go on: interlace submit {job}")
-    raise typer.Exit(1)
+    return number
 
 
-def _told(job: str, state: str) -> None:
+def told(job: str, state: str) -> None:
     say(f"  the server has it as {state.lower()} ({job[:8]})")

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -186,8 +187,19 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
     return at
 
 
+def url_of(at: socket.socket) -> str:
+    """Where questions go that a socket hears."""
+    name, port = at.getsockname()[:2]
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/score"
+
+
 def serve(
-    scorer: Scorer, at: socket.socket, *, token: str | None = None, deadline_ms: float = 1000
+    scorer: Scorer,
+    at: socket.socket,
+    *,
+    token: str | None = None,
+    deadline_ms: float = 1000,
+    over: threading.Event | None = None,
 ) -> None:
     """Answer until SIGINT or SIGTERM; questions that are in by then are answered.
 
@@ -196,6 +208,7 @@ def serve(
         at: From :func:`listen`; closed at the end.
         token: See :func:`application`.
         deadline_ms: How long partners may take where a question does not say.
+        over: Ends it as well, once set: signals reach the main thread alone.
     """
     import uvicorn
 
@@ -209,4 +222,13 @@ def serve(
             limit_concurrency=MOST_REQUESTS,
             timeout_graceful_shutdown=LONGEST_DEADLINE_MS // 1000,
         )
-        uvicorn.Server(config).run(sockets=[at])
+        server = uvicorn.Server(config)
+
+        def end() -> None:
+            assert over is not None
+            over.wait()
+            server.should_exit = True
+
+        if over is not None:
+            threading.Thread(target=end, name="end", daemon=True).start()
+        server.run(sockets=[at])

@@ -84,6 +84,27 @@ class Status(BaseModel):
         return (self.updated - self.began) * (1 - self.done) / self.done
 
 
+class Listening(BaseModel):
+    """Where the party that drives answers questions about people (``listening.json``): its own
+    affair, which no contract holds."""
+
+    host: str = "127.0.0.1"
+    port: int = 8321
+    token_file: Path | None = None
+    deadline_ms: float = 1000
+    most: int = 1000
+
+    @classmethod
+    def of(cls, run: Path) -> Listening:
+        """As it was kept in a run's folder; else the usual."""
+        file = run / "listening.json"
+        return cls.model_validate_json(file.read_text()) if file.exists() else cls()
+
+    def keep(self, run: Path) -> None:
+        """Keep it in a run's folder."""
+        write_whole(run / "listening.json", self.model_dump_json().encode())
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """What a party keeps of one run."""

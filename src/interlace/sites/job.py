@@ -26,22 +26,29 @@ from nvflare.collab import collab
 from interlace import runner
 from interlace.boundary import Ledger
 from interlace.engines import flare
+from interlace.engines.flare import Aborted
 from interlace.engines.sealed import Identity, Meeting
 from interlace.engines.sites import Answering, Carry, Gate, Sites, sides_in
 from interlace.errors import InterlaceError, PartyAway, PartyFailed, Refused
 from interlace.federation import Federation
 from interlace.job.spec import Job, PartyFile
+from interlace.methods import Method
 from interlace.methods.catalogue import entry
-from interlace.party import Party, PassiveSide, RunSide
+from interlace.party import Party, PassiveSide, RunSide, holds_state, read_state, write_state
+from interlace.party import State as Kept
+from interlace.serve.batch import Trained
+from interlace.serve.endpoint import listen, read_token, serve, url_of
+from interlace.serve.online import Scorer
 from interlace.sites.approval import Approval, decide, keep_others
 from interlace.sites.contract import Contract
-from interlace.sites.folder import PartyFolder, State, Status
+from interlace.sites.folder import Listening, PartyFolder, State, Status
 from interlace.sites.plan import Plan
 from interlace.sites.submission import CONTRACT
 
 DAYS = 30  # the longest that a run can take
 ASK_AGAIN = 2.0  # seconds between two questions whether a partner has approved
 PREDECESSOR_SECONDS = 120.0
+SCORING_PATIENCE = 5.0  # seconds; whoever asks for a score waits less
 LOOK_AGAIN = 1.0  # seconds for which a party's own word is not looked up again
 
 OUTCOMES: dict[str, State] = {s: s for s in ("finished", "refused", "paused", "failed")}
@@ -115,7 +122,7 @@ class Site:
         """Carry out the run, and say what it came to; only the server's side may ask for it."""
         if collab.caller != "server" or self.folder.name != self.contract.active:
             raise Refused(f"'{self.folder.name}' does not drive this run")
-        return Driver(self, self._carry()).go()
+        return Driver(self, self._carry(), collab.context.is_aborted).go()
 
     @collab.final
     def stop(self) -> None:
@@ -139,16 +146,28 @@ class Site:
         if self._plan is not None:  # what was approved is all that leaves
             file = file.model_copy(update={"policy": self._plan.applied(file.policy)})
         party = runner.make_party(self.folder.name, file, label_needed=self.answering is None)
-        party.folder = self.run.path
+        party.folder = self.models()
         if party.own_secret is None:
             party.own_secret = _kept_secret(self.run.path / "secret")
         party.record_in(Ledger(self.run.ledger), seed=None)
+        if self.contract.scores and holds_state(self.counts()):  # it goes on where it was
+            party.boundary.load_state(read_state(self.counts()).tensors)
         self.note("running")
         self._party = party
         return party
 
+    def models(self) -> Path:
+        """Where this party keeps what it learns, or has learnt."""
+        scores = self.contract.scores
+        return self.folder.run(scores.run).path if scores else self.run.path
+
+    def counts(self) -> Path:
+        """Where this party keeps how much it has answered, so that limits outlast a restart."""
+        return self.run.path / "counts"
+
     _party: Party | None = None
     _plan: Plan | None = None
+    _answered = 0  # people
 
     def note(self, state: State, doing: str = "", done: float = 0.0, reason: str = "") -> None:
         """Keep how the run stands here."""
@@ -162,6 +181,9 @@ class Site:
         assert self.answering is not None
         answer = self.answering.receive(frame)
         party = self._party
+        if self.contract.scores and party is not None and party.boundary.people != self._answered:
+            write_state(self.counts(), Kept(party.boundary.state(), {}))  # before the answer leaves
+            self._answered = party.boundary.people
         if self.answering.outcome:
             outcome, reason = self.answering.outcome
             if party is not None:
@@ -189,9 +211,11 @@ class Driver:
     Args:
         site: Its site.
         carry: What carries frames.
+        aborted: Whether FLARE has ended the job.
     """
 
-    def __init__(self, site: Site, carry: Carry) -> None:
+    def __init__(self, site: Site, carry: Carry, aborted: Aborted = lambda: False) -> None:
+        self.aborted = aborted
         self.site, self.contract = site, site.contract
         self.patience = self.contract.wait * 3600
         self.engine = Sites(
@@ -211,6 +235,11 @@ class Driver:
         """What the run came to, why, and what of that others may read."""
         try:
             self._meet()
+            _wait_for_predecessor(self.site.run.path / ".lock")
+            if self.contract.scores:
+                self._score()
+                ended = "the job was ended; the service can go on"
+                return "paused", ended, ended
             self._run()
         except Refused as e:
             return "refused", str(e), str(e)
@@ -257,17 +286,75 @@ class Driver:
             waiting.append(waiting.pop(0))
         keep_others(self.site.run, words)
 
-    def _run(self) -> None:
-        _wait_for_predecessor(self.site.run.path / ".lock")
-        party, contract = self.site.party(), self.contract
-        federation = Federation(
-            party,
+    def _score(self) -> None:
+        """Answer questions about people over HTTP until the job is ended.
+
+        Raises:
+            Refused: a partner has taken its approval back.
+        """
+        listening = Listening.of(self.site.run.path)
+        token = read_token(listening.token_file)
+        federation = self._federation()
+        federation.take_up_matching()
+        trained = Trained.read(self.site.models(), self.contract.seeds[0])
+        alone = trained.model(trained.stand_in, federation) if trained.stand_in else None
+        over = threading.Event()
+        refusals: list[Refused] = []
+        away = ""  # why a partner cannot be reached
+
+        def join() -> Method:
+            nonlocal away
+            try:
+                model = trained.model(trained.job.method.name, federation.without_conversations())
+                away = ""
+                return model
+            except PartyAway as e:
+                away = str(e)
+                raise
+            except Refused:
+                for name in self.contract.passive:
+                    if (gate := self.engine.state(name)).state == "refused":
+                        refusals.append(Refused(f"'{name}' does not take part: {gate.reason}"))
+                        over.set()
+                raise
+
+        shared = trained.shared(federation)
+        scorer = Scorer(federation, join, shared, alone, most=listening.most)
+        self.engine.patience = SCORING_PATIENCE
+        at = listen(listening.host, listening.port, token=token)
+        address = url_of(at)
+
+        def look() -> None:
+            while not self.aborted():
+                alone = "" if scorer.has_joint else ", alone"
+                self.site.note("running", f"answers at {address}{alone}", reason=away)
+                if over.wait(ASK_AGAIN):
+                    return
+            over.set()
+
+        looking = threading.Thread(target=look, name="look", daemon=True)
+        looking.start()
+        serve(scorer, at, token=token, deadline_ms=listening.deadline_ms, over=over)
+        over.set()
+        looking.join()  # it says how the run stands, and has said it for the last time
+        self.engine.patience = 0.0
+        if refusals:
+            raise refusals[0]
+
+    def _federation(self) -> Federation:
+        contract = self.contract
+        return Federation(
+            self.site.party(),
             contract.passive,
             self.engine,
             seed=contract.seeds[0],
             protocol=contract.align.protocol,
             reveal=contract.align.reveal,
         )
+
+    def _run(self) -> None:
+        federation, contract = self._federation(), self.contract
+        party = federation.active
 
         def progress(doing: str, done: float) -> None:
             self.site.note("running", doing, done)
@@ -286,7 +373,7 @@ class Driver:
 
 def job_of(contract: Contract, own: dict[str, PartyFile] | None = None) -> Job:
     """The job that a contract asks for; of the party files it holds one's own."""
-    shared = contract.model_dump(exclude={"parties", "version", "classes"})
+    shared = contract.model_dump(exclude={"parties", "version", "classes", "scores"})
     parties = {name: PartyFile() for name in contract.parties}
     return Job(**{**shared, "parties": {**parties, **(own or {})}})
 

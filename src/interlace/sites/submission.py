@@ -132,6 +132,7 @@ class _Following:
         self.run = folder.run(contract.run)
         self.furthest, self.since = self.run.status.done, time.monotonic()
         self.last, self.barren, self.missed = "", 0, 0
+        self.heard: dict[str, float] = {}
 
     @property
     def late(self) -> bool:
@@ -142,15 +143,16 @@ class _Following:
         """Submit the contract if no job of it is there; how the run stands, once it is over."""
         self.job = self.job or _submit(server, self.contract)
         state, status = _state(server, self.job), self.run.status
-        if state == RunStatus.RUNNING.value and self._lost(server):
+        if state == RunStatus.RUNNING.value and (self._lost(server) or self._back(server, status)):
             with suppress(Exception):  # it says that nothing is there to end
                 server.abort_job(self.job)
-            self.job, self.missed = "", 0
+            self.job, self.missed, self.heard = "", 0, {}
             return None
         if state != self.last:
             self.on_state(self.job, state)
             self.last = state
-        if status.done > self.furthest:
+        answers = self.contract.scores is not None and status.state == "running"
+        if status.done > self.furthest or answers:
             self.furthest, self.since = status.done, time.monotonic()
         if not state.startswith("FINISHED"):
             return self._given_up(server) if self.late and state not in _STARTED else None
@@ -183,6 +185,17 @@ class _Following:
         )
         self.run.note(status)
         return status
+
+    def _back(self, server: Session, status: Status) -> bool:
+        """Whether partners whom a service cannot reach have been heard of since: their sites are
+        there, and have no process of this job any more."""
+        if not (self.contract.scores and status.job == self.job and status.reason):
+            self.heard = {}
+            return False
+        clients = server.get_system_info().client_info
+        heard = {client.name: float(client.last_connect_time or 0) for client in clients}
+        self.heard = self.heard or heard
+        return all(heard.get(n, 0.0) > self.heard.get(n, 0.0) for n in self.contract.passive)
 
     def _lost(self, server: Session) -> bool:
         """Whether the server says that the job runs, and has forgotten it: it was started anew."""
