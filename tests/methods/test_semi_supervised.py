@@ -218,13 +218,14 @@ def test_a_job_names_them() -> None:
 # -- the learner -----------------------------------------------------------------------------------
 
 
-def learner(n: int = 300, **kw: Any) -> tuple[LocalLearner, Tensor]:
+def learner(n: int = 300, schedule: Any = "constant", **kw: Any) -> tuple[LocalLearner, Tensor]:
     data = load_digits(n_class=3)
     frame = pl.DataFrame(data.data[:n]).with_columns(id=pl.Series(range(n)))
     party = Party("shop", frame)
     party.record_in(Ledger(), seed=0)
     settings = BottomSettings(
-        bottom=BottomSpec(hidden=(16,), width=8), optimisation=Optimisation(learning_rate=5e-3)
+        bottom=BottomSpec(hidden=(16,), width=8),
+        optimisation=Optimisation(learning_rate=5e-3, schedule=schedule),
     )
     bottom = Bottom.fit(party, settings, np.arange(n))
     local = LocalSettings(**{"epochs": 20, **kw})
@@ -247,6 +248,17 @@ def test_further_labelled_rows_join_in() -> None:
     local.learn(rows, y[rows], torch.empty(0, dtype=torch.int64), 40, (more, y[more]))
     others = torch.arange(4, 100)
     assert (local.predict(others).argmax(1) == y[others]).float().mean() > 0.85
+
+
+def test_the_rate_follows_the_schedule_over_both_rounds() -> None:
+    local, y = learner(schedule="step", epochs=4, refine_epochs=4)
+    rows, others = torch.arange(20), torch.arange(20, 60)
+    rates = []
+    for _ in range(8):
+        local.learn(rows, y[rows], others, 1)
+        rates.append([o.param_groups[0]["lr"] for o in (local.optimiser, local.bottom.optimiser)])
+    expected = [5e-3] * 4 + [5e-4] * 2 + [5e-5] * 2
+    np.testing.assert_allclose(rates, np.stack([expected] * 2, 1))
 
 
 def test_without_labels_nothing_is_learnt() -> None:

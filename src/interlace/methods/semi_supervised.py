@@ -21,7 +21,14 @@ from torch.nn import functional as F
 from interlace.methods.augmentation import Augmentation, Augmenter
 from interlace.methods.bottom import Bottom
 from interlace.methods.clustering import Clustering
-from interlace.models import Randomness, load_training_state, seed_for, seeded, training_state
+from interlace.models import (
+    Randomness,
+    load_training_state,
+    seed_for,
+    seeded,
+    set_rate,
+    training_state,
+)
 from interlace.party import State
 
 
@@ -245,8 +252,12 @@ class LocalLearner:
         seen = torch.cat([rows, unlabelled, more[0]])
         augment = method.augment.over(self.bottom.plan.spec, x[seen])
         optimisers = [o for o in (self.bottom.optimiser, self.optimiser) if o is not None]
+        optimisation, due = self.bottom.settings.optimisation, self.settings
         self.bottom.module.train()
         for _ in range(epochs):
+            for optimiser in optimisers:
+                rate = optimisation.rate(self.epoch, due.epochs + due.refine_epochs)
+                set_rate(optimiser, rate)
             self.epoch += 1
             seed = seed_for(self.bottom.party.secret, "local", self.epoch)
             generator = torch.Generator().manual_seed(seed)
