@@ -51,6 +51,9 @@ def test_an_upper_bound_that_is_none(insurance: Results) -> None:
     values = {"split": [0.76, 0.77], "active_alone": [0.71, 0.72], "pooled": [0.75, 0.74]}
     said = judge(told(insurance, values)).details[1]
     assert said == "All tables in one place (Pooled, the reference) reach 0.745, no better."
+    values["shared_only"] = [0.73, 0.74]  # fitted beside a method that learns from others too
+    said = judge(told(insurance, values)).details[1]
+    assert said.endswith("no better; Pooled learns from the shared people alone.")
 
 
 def test_no_clear_gain(insurance: Results) -> None:

@@ -15,8 +15,9 @@ EXPLAINED: dict[str, str] = {
     "on",
     Kind.EMBEDDING: "what a party's own model says about people: vectors, not columns",
     Kind.GRADIENT: "slopes: how the loss would change with embeddings, scores or weights",
-    Kind.CLASS_COUNT: "how many people are of each class",
-    Kind.KEEP_PROBABILITY: "how likely each column or unit is kept",
+    Kind.CLASS_COUNT: "how many classes there are",
+    Kind.KEEP_PROBABILITY: "how likely each row without a label is to be learnt from: 0 if "
+    "its class is in doubt",
     Kind.CIPHERTEXT: "encrypted numbers that only the key's owner can read",
     Kind.HISTOGRAM: "sums over groups of people: of gradients, or of outcomes",
     Kind.SPLIT_CHOICE: "columns, bins and cuts of a party, by number",

@@ -151,6 +151,7 @@ def judge(results: Results) -> Verdict:
 def _others(results: Results, method: ModelResult, metric: str, decimals: int) -> list[str]:
     """What the upper bound reaches, and who does better than the method."""
     name, said = in_sentence(MEASURES[metric]), []
+    fewer = any(model.name == "shared_only" for model in results.models)
     for model in results.models:
         found = summary(model, metric)
         if model is method or found is None:
@@ -164,7 +165,7 @@ def _others(results: Results, method: ModelResult, metric: str, decimals: int) -
                 f"{value}."
                 if more
                 else f"All tables in one place ({model.title}, the reference) reach {value}, no "
-                "better."
+                f"better{f'; {model.title} learns from the shared people alone' if fewer else ''}."
             )
         elif model.name not in ALONE:
             difference = gain(model, method, metric)
