@@ -25,6 +25,11 @@ def test_sizes(value: float, text: str) -> None:
     assert words.size(value) == text
 
 
+def test_small_figures_are_not_nought() -> None:
+    found = [words.figure(value) for value in (7, 0.0, 0.0126, -0.5, 3.21e-8, -4e-4)]
+    assert found == ["7", "0.000", "0.013", "−0.500", "3.2e-08", "−4.0e-04"]
+
+
 @given(st.integers(0, 10**20))
 def test_a_size_says_what_it_is_within_half_a_per_cent(value: int) -> None:
     number, unit = words.size(value).replace(",", "").split()

@@ -31,7 +31,10 @@ def decimal(value: float, decimals: int, *, sign: bool = False) -> str:
 
 
 def figure(value: float) -> str:
-    """A number in a table: a count as it is, anything else with three decimals."""
+    """A number in a table: a count as it is, anything else with three decimals, or, so that a small
+    p-value or coefficient is not 0, by its power of ten."""
+    if 0 < abs(value) < 5e-4:
+        return (MINUS if value < 0 else "") + f"{abs(value):.1e}"
     return decimal(value, 0 if isinstance(value, int) else 3)
 
 
