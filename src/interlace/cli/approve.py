@@ -23,9 +23,11 @@ def approve(run: RunArgument = None, party: FolderOption = None, yes: Yes = Fals
 
         interlace approve credit-1a2b3c4d --yes
 
-    Shows what the run is and what it would let out of this party, and asks. What comes out: an
-    approval, signed with this site's key, which goes to the driver and is kept in the run's folder;
-    it stands for exactly this contract. The policy has the last word: what it objects to, nobody can approve.
+    Shows what the run is and what it would let out of this party, and asks. The policy has the last
+    word: what it objects to, nobody can approve.
+
+    What comes out: an approval, signed with this site's key, which goes to the driver and is kept in
+    the run's folder; it stands for exactly this contract.
     """
     from interlace.sites import approval
 
