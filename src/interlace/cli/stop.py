@@ -13,9 +13,9 @@ def stop(run: RunArgument = None, party: FolderOption = None) -> None:
 
         interlace stop credit-1a2b3c4d
 
-    What comes out: an end of the run. The party that submitted it has the server end it; any other takes its approval back, and the
-    run ends for all. What was learnt so far stays with each party. To stop everything at once, and
-    at once, there is `interlace party stop`.
+    What comes out: the end of the run. The party that submitted it has the server end it; any other
+    takes its approval back, and the run ends for all. What was learnt so far stays with each party.
+    To stop everything at once there is `interlace party stop`.
     """
     from interlace.errors import JobError
     from interlace.sites import approval, submission
