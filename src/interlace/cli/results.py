@@ -14,8 +14,8 @@ def results(run: RunArgument = None, party: FolderOption = None) -> None:
 
         interlace results credit-1a2b3c4d
 
-    What comes out: where this party's own part of the model, its ledger and its page lie; at the one
-    that drives also the scores and the joint report.
+    What comes out: where this party's own part of the model, its ledger and its page lie; at the
+    one that drives also the scores and the joint report.
     """
     from interlace.cli.outcome import show_outcome
     from interlace.job.results import Results
