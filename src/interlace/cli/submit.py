@@ -33,7 +33,7 @@ def submit(
     Shows what the run would let out of this party, and asks; saying yes approves it for this party.
     Every other party sees the same of its own side, and nothing runs before all have approved.
 
-    What comes out: a run that all have approved; this party's part of it is in `runs/` in its folder.
+    What comes out: a run that all have approved; this party's part of it is in its `runs/`.
 
     Ctrl-C stops following, not the run. A run that was paused, since a partner was away, goes on
     when the same job is submitted again.
