@@ -18,7 +18,9 @@ def logs(
 ) -> None:
     """Show what a run said at this party; its log is nobody else's.
 
-    interlace logs --follow
+        interlace logs --follow
+
+    What comes out: the lines of the run's `log.txt`; with --follow until the run is over.
     """
     one = opened(party).find(run)
     if not one.log.exists():
