@@ -26,8 +26,8 @@ def approve(run: RunArgument = None, party: FolderOption = None, yes: Yes = Fals
     Shows what the run is and what it would let out of this party, and asks. The policy has the last
     word: what it objects to, nobody can approve.
 
-    What comes out: an approval, signed with this site's key, which goes to the driver and is kept in
-    the run's folder; it stands for exactly this contract.
+    What comes out: an approval, signed with this site's key, which goes to the driver and is kept
+    in the run's folder; it stands for exactly this contract.
     """
     from interlace.sites import approval
 
