@@ -204,9 +204,11 @@ def down(
         list[Path] | None, typer.Argument(help="Parties' folders.", show_default=".")
     ] = None,
 ) -> None:
-    """End this organisation's site; a run in progress can go on after the next `party up`.
+    """End this organisation's site.
 
-    interlace party down
+        interlace party down
+
+    A run in progress can go on after the next `party up`.
     """
     from interlace.sites import service
 
