@@ -170,6 +170,15 @@ def test_columns_of_one_quantity() -> None:
     assert found.kind == "mixed"
 
 
+def test_columns_that_are_nearly_always_zero_are_equal_by_chance() -> None:
+    rare, seldom = np.zeros(300), np.zeros(300)
+    rare[:4], seldom[-4:] = [3, 1, 2, 5], [2, 2, 1, 4]
+    one = table(range(300), pixel_01=rare, pixel_02=np.zeros(300), visits=rare)
+    two = table(range(300), pixel_81=seldom, pixel_82=np.zeros(300), Visits=rare)
+    found = inspect(left=one, right=two)
+    assert [(s.first[1], s.second[1]) for s in found.same] == [("visits", "Visits")]
+
+
 def test_ids_that_differ_in_form_alone_are_pointed_out() -> None:
     one = pl.DataFrame({"id": ["00123", "00124", "AB", " x", "9"], "u": [1, 2, 3, 4, 5]})
     two = pl.DataFrame({"id": ["123", "124", "ab", "x", "9"], "v": [5, 1, 2, 2, 7]})

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -378,10 +378,12 @@ def _same_quantity(
     if a not in first or b not in second:
         return None
     x, y = first[a], second[b]
-    equal, correlation = _agreement(x, y)
+    equal, correlation, chance = _agreement(x, y)
     # Under two names only what can hardly be chance counts: many values, and all but all the same.
     telling = min(x.distinct, y.distinct) > 10
-    likeness = max(equal, abs(correlation or 0.0))
+    # Columns that hardly ever leave one value agree by chance (Cohen's kappa takes that off).
+    kappa = (equal - chance) / (1 - chance) if chance < 1 else 0.0
+    likeness = max(kappa, abs(correlation or 0.0))
     if not (likeness >= _CLOSE if alike else telling and likeness >= 0.995):
         return None
     if equal >= _SAME:
@@ -403,21 +405,32 @@ def _same_quantity(
     )
 
 
-def _agreement(x: _Values, y: _Values) -> tuple[float, float | None]:
-    """Share of equal values and, for two numbers, rank correlation; over rows known to both."""
+def _agreement(x: _Values, y: _Values) -> tuple[float, float | None, float]:
+    """Share of equal values, for two numbers rank correlation, and the share that would be equal
+    if one column were shuffled; over rows known to both."""
     if x.number is None or y.number is None or x.ranks is None or y.ranks is None:
         known = x.known & y.known
         if known.sum() < _FEWEST_COMPARED:
-            return 0.0, None
-        return float((x.level[known] == y.level[known]).mean()), None
+            return 0.0, None, 0.0
+        levels = x.level[known], y.level[known]
+        return float((levels[0] == levels[1]).mean()), None, _by_chance(*levels)
     known = ~(np.isnan(x.number) | np.isnan(y.number))
     if known.sum() < _FEWEST_COMPARED:
-        return 0.0, None
+        return 0.0, None, 0.0
+    chance = _by_chance(x.number[known], y.number[known])
     equal = float(np.isclose(x.number[known], y.number[known], rtol=1e-6, atol=0).mean())
     one, two = x.ranks[known], y.ranks[known]
     if one.std() == 0 or two.std() == 0:
-        return equal, None
-    return equal, float(np.corrcoef(one, two)[0, 1])
+        return equal, None, chance
+    return equal, float(np.corrcoef(one, two)[0, 1]), chance
+
+
+def _by_chance(one: NDArray[Any], two: NDArray[Any]) -> float:
+    """Σ_v p(v) q(v), how often values of two columns (n,) are equal that have nothing to do with
+    each other."""
+    values, place = np.unique(np.concatenate([one, two]), return_inverse=True)
+    counts = [np.bincount(part, minlength=len(values)) for part in np.split(place, 2)]
+    return float(counts[0] @ counts[1]) / len(one) ** 2
 
 
 def _on_one_scale(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
