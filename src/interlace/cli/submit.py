@@ -94,7 +94,7 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
             )
         approval.approve(folder, run)
     number = submission.submit(folder.user, contract)
-    run.note(run.status.model_copy(update={"job": number}))
+    run.note(run.status.model_copy(update={"job": number, "reason": ""}))
     others = ", ".join(name for name in contract.parties if name != folder.name)
     say(f"Handed in. Now it is for {others}: interlace approve {run.name}")
     return number

@@ -48,6 +48,7 @@ from interlace.sites.submission import CONTRACT
 DAYS = 30  # the longest that a run can take
 ASK_AGAIN = 2.0  # seconds between two questions whether a partner has approved
 PREDECESSOR_SECONDS = 120.0
+ABORT_SECONDS = 20.0  # until FLARE has ended this process
 SCORING_PATIENCE = 5.0  # seconds; whoever asks for a score waits less
 LOOK_AGAIN = 1.0  # seconds for which a party's own word is not looked up again
 
@@ -225,10 +226,13 @@ class Driver:
     def go(self) -> str:
         """Greet, wait for all approvals, run, and tell everybody what it came to."""
         state, reason, told = self._tried()
-        self.site.note(OUTCOMES[state], done=float(state == "finished"), reason=reason)
+        if not (self.aborted() and self.site.run.status.state == "stopped"):  # who did has noted it
+            self.site.note(OUTCOMES[state], done=float(state == "finished"), reason=reason)
         for name in self.engine.joined:
             with suppress(InterlaceError):
                 self.engine.end(name, state, told)
+        if self.aborted():  # by somebody: a job that gave an outcome now would be one that failed
+            time.sleep(ABORT_SECONDS)
         return state
 
     def _tried(self) -> tuple[str, str, str]:

@@ -189,7 +189,8 @@ class _Following:
     def _back(self, server: Session, status: Status) -> bool:
         """Whether partners whom a service cannot reach have been heard of since: their sites are
         there, and have no process of this job any more."""
-        if not (self.contract.scores and status.job == self.job and status.reason):
+        alone = status.state == "running" and status.job == self.job and status.reason
+        if not (self.contract.scores and alone):
             self.heard = {}
             return False
         clients = server.get_system_info().client_info
