@@ -161,7 +161,9 @@ def difference(one: Path, other: Path) -> float:
 
 
 def timeless(file: Path) -> Any:
-    """What a JSON file says, but for how long things took."""
+    """What a file says, but for how long things took."""
+    if file.suffix != ".json":
+        return file.read_bytes()
     return json.loads(
         file.read_text(), object_hook=lambda d: {k: v for k, v in d.items() if k != "seconds"}
     )
