@@ -239,16 +239,20 @@ def test_a_masked_product_is_read_by_who_masked_it_alone(linear_key: PrivateKey,
     x[:, 0] = 0
     sums, masks = key.public.masked_product(received_vector(key, key.encrypt(d)), x)
     opened = key.decrypt(received_sums(key, sums))
-    np.testing.assert_array_equal(unmasked(opened, masks, work), x.T @ d)
+    np.testing.assert_array_equal(unmasked(opened, masks, x, work), x.T @ d)
     again, _ = key.public.masked_product(key.encrypt(d), x)
     assert (key.decrypt(again) != opened).all()  # a product of 0, too, looks like any other
     assert np.abs(opened).max() >> (work.sum_bits - 12) > 0
 
 
 def test_what_the_key_holder_cannot_have_opened_is_refused(linear_key: PrivateKey) -> None:
+    """A product is held against the matrix that it is of."""
     work = linear_key.public.workload
+    x, due = np.array([[1], [-2]]), 3 * work.largest * (work.rows // 2)
+    assert due < work.sum_limit
+    assert unmasked(np.array([[due]]), np.array([0]), x, work) == due
     with pytest.raises(Refused, match="larger than any honest sum"):
-        unmasked(np.array([[0]]), np.array([2 ** (work.sum_bits - 1)]), work)
+        unmasked(np.array([[due + 1]]), np.array([0]), x, work)
 
 
 def test_products_that_could_overflow_are_refused(linear_key: PrivateKey) -> None:

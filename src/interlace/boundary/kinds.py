@@ -39,8 +39,17 @@ class Kind(StrEnum):
 
 NEVER_LEAVES = frozenset({Kind.RAW_FEATURES, Kind.LABELS})
 
-# Values of these say something of each person they are about.
-ABOUT_EACH = frozenset({Kind.EMBEDDING, Kind.GRADIENT, Kind.KEEP_PROBABILITY, Kind.PARTIAL_SCORE})
+# Values of these say something of each person they are about, if they are about people.
+ABOUT_EACH = frozenset(
+    {
+        Kind.EMBEDDING,
+        Kind.GRADIENT,
+        Kind.KEEP_PROBABILITY,
+        Kind.PARTIAL_SCORE,
+        Kind.SPLIT_CHOICE,
+        Kind.CIPHERTEXT,
+    }
+)
 
 
 @dataclass(frozen=True)

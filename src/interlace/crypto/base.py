@@ -339,15 +339,18 @@ def checked_range(
     return numbers
 
 
-def unmasked(opened: Integers, masks: Integers, workload: Workload) -> Integers:
-    """The products (features,) behind masked ones that were decrypted, and range-checked.
+def unmasked(
+    opened: Integers, masks: Integers, matrix: AnyIntegers, workload: Workload
+) -> Integers:
+    """The products (features,) of a matrix behind masked ones that were decrypted, range-checked.
 
     Raises:
-        Refused: one is larger than any product can be: something else was decrypted.
+        Refused: one is larger than this matrix's product can be: something else was decrypted.
     """
     spare = 64 - workload.sum_bits  # masks work modulo 2^sum_bits
     products: Integers = ((opened.reshape(-1) - masks) << spare) >> spare
-    return checked_range(products, None, workload)
+    largest = workload.largest * max(1, workload.rows // len(matrix))  # of vectors added up
+    return checked_range(products, np.abs(matrix).sum(axis=0) * largest, workload)
 
 
 def merge_small(counts: AnyIntegers, smallest: int) -> Integers:

@@ -55,8 +55,8 @@ def generate(scheme: Scheme, workload: Workload) -> PrivateKey:
     return RLWEPrivateKey.generate(workload, "strict" if scheme == "rlwe-strict" else "fast")
 
 
-def read_public_key(tensor: Tensor, allowed: Collection[Scheme] = SCHEMES) -> PublicKey:
-    """A partner's public key.
+def read_public_key(tensor: Tensor, allowed: Collection[str] | None = None) -> PublicKey:
+    """A partner's public key; ``allowed`` is a policy's ``encryption``, ``None`` allows all.
 
     Raises:
         Refused: it is damaged, too weak, or of a scheme that is not ``allowed`` here.
@@ -69,7 +69,7 @@ def read_public_key(tensor: Tensor, allowed: Collection[Scheme] = SCHEMES) -> Pu
     if name == "rlwe":
         name = f"rlwe-{message.header.get('setting')}"
     scheme = next((s for s in SCHEMES if s == name), None)
-    if scheme is None or scheme not in allowed:
+    if scheme is None or (allowed is not None and scheme not in allowed):
         raise Refused("a public key of a scheme that is not allowed here came")
     if not available(scheme):
         raise JobError(f"the encryption '{scheme}' needs {_LIBRARY[scheme][1]}")

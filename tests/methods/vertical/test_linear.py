@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 from interlace import Federation, Party, Policy
 from interlace.align import Alignment, AlignmentReport
 from interlace.boundary import Kind
-from interlace.crypto import Workload, available, generate
+from interlace.crypto import SCHEMES, Workload, available, generate
 from interlace.errors import DataError, InterlaceError, JobError, PolicyError, Refused
 from interlace.methods.vertical.linear import (
     GeneralisedLinear,
@@ -31,7 +31,12 @@ from interlace.methods.vertical.linear import (
     PoissonRegression,
     TweedieRegression,
 )
-from interlace.methods.vertical.linear_side import LinearSide, whole_columns, workload_for
+from interlace.methods.vertical.linear_side import (
+    LinearSide,
+    scheme_for,
+    whole_columns,
+    workload_for,
+)
 from interlace.models.glm import MEMORY, Block, Penalty, lbfgs, sigmoid_error, sigmoid_slope
 
 
@@ -328,6 +333,17 @@ def test_lines_for_the_sigmoid_are_as_near_as_the_docs_say() -> None:
     assert all(sigmoid_error(a, 8.0) > best for a in np.linspace(0.01, 0.25, 40))
 
 
+def watched(operation: Callable[..., Any], seen: list[torch.Tensor]) -> Callable[..., Any]:
+    """The same operation, noting what it is asked about."""
+
+    @wraps(operation)
+    def asked(self: LinearSide, rows: torch.Tensor) -> Any:
+        seen.append(rows)
+        return operation(self, rows)
+
+    return asked
+
+
 # -- what may be known -----------------------------------------------------------------------
 
 
@@ -385,6 +401,18 @@ def test_too_few_people_for_their_columns_are_refused_under_encryption() -> None
         LogisticRegression(solver="sgd", batch_size=32).fit(more)
 
 
+def test_stochastic_descent_gives_a_partner_no_further_equations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over other batches in every pass it could in the end solve for single people's residuals."""
+    asked = []
+    monkeypatch.setattr(LinearSide, "batch", watched(LinearSide.batch, asked))
+    fed = breast()
+    LogisticRegression(solver="sgd", max_iter=3, batch_size=128, encryption="none").fit(fed)
+    assert len(asked) == 3 * 5
+    assert len({rows.numpy().tobytes() for rows in asked}) == 5
+
+
 def test_a_policy_can_keep_scores_at_home() -> None:
     kept = Policy(allow=frozenset(Policy().allow - {Kind.PARTIAL_SCORE}))
     fed = breast(options={"vendor": {"policy": kept}})
@@ -397,8 +425,26 @@ def test_a_policy_names_the_encryption() -> None:
     fed = breast(options={"vendor": {"policy": Policy(encryption=frozenset({"paillier"}))}})
     with pytest.raises(PolicyError, match="no training in clear"):
         LogisticRegression(encryption="none").fit(fed)
-    with pytest.raises(Refused, match="not allowed here"):
+    with pytest.raises(JobError, match=r"'rlwe-strict'.*of 'vendor'; all allow: paillier"):
         LogisticRegression(encryption="rlwe-strict").fit(fed)
+    assert scheme_for("auto", 569, 2, "active_key", SCHEMES) == "rlwe-strict"
+    if available("paillier"):
+        assert scheme_for("auto", 569, 2, "active_key", ["paillier"]) == "paillier"
+    with pytest.raises(JobError, match="that every party allows"):
+        scheme_for("auto", 569, 2, "active_key", ["rlwe-fast"])
+    strict = {"policy": Policy(encryption=frozenset({"rlwe-strict"}))}
+    with pytest.raises(JobError, match=r"'none'.*of 'bank'"):  # whose residuals they are
+        LogisticRegression(encryption="none").fit(breast(options={"bank": strict}))
+    ours = breast(options={"bank": strict, "vendor": strict})
+    assert LogisticRegression(max_iter=1).fit(ours).history_
+    model = LogisticRegression()  # a partner looks after itself too
+    model.family_ = model._family(fed)
+    _, (vendor,) = model._begin(fed)
+    key = generate("rlwe-strict", workload_for("rlwe-strict", 569, 2, "two_keys")).public
+    with pytest.raises(Refused, match="not allowed here"):
+        vendor.peer.ask(LinearSide.take_key, key.to_tensor())
+    with pytest.raises(Refused, match="'vendor' makes no key"):
+        vendor.peer.ask(LinearSide.make_key, {"scheme": "rlwe-strict", **vars(key.workload)})
 
 
 # -- standard errors -----------------------------------------------------------------------------
@@ -461,6 +507,9 @@ def test_standard_errors_where_there_are_none() -> None:
         LogisticRegression(inference=True, l1=0.1).fit(same)
     with pytest.raises(JobError, match="two_keys"):
         LogisticRegression(inference=True, protocol="two_keys", sigmoid="taylor").fit(same)
+    for other in ({"sigmoid": "taylor"}, {"class_weight": "balanced"}):
+        with pytest.raises(JobError, match="the likelihood's own"):
+            LogisticRegression(inference=True, **other).fit(same)  # type: ignore[arg-type]
 
 
 # -- going on, keeping, scoring ------------------------------------------------------------------
@@ -640,7 +689,7 @@ def test_a_partner_refuses_what_is_none_of_its_affair() -> None:
         peer.ask(LinearSide.open, torch.zeros(8, dtype=torch.uint8))
     with pytest.raises(Refused, match="before their key"):
         peer.ask(LinearSide.slope_encrypted, torch.zeros(8, dtype=torch.uint8), {"output": 0})
-    with pytest.raises(Refused, match="no such encryption"):
+    with pytest.raises(Refused, match="no key of such an encryption"):
         peer.ask(LinearSide.make_key, {"scheme": "rot13"})
     key = generate("rlwe-strict", workload_for("rlwe-strict", 569, 2, "two_keys"))
     peer.ask(LinearSide.take_key, key.public.to_tensor())

@@ -776,7 +776,7 @@ def test_a_job_shows_the_card_and_scores_new_people(credit: Make, tmp_path: Path
         parties:
           bank: {table: bank.csv, id: rownames, label: Status}
           bureau: {table: bureau.csv, id: rownames}
-        method: {name: scorecard, bad: bad, max_iter: 5, right_signs: false}
+        method: {name: scorecard, bad: bad, max_iter: 5, right_signs: false, inference: true}
         compare: none
         seeds: [0]
         """
@@ -789,6 +789,10 @@ def test_a_job_shows_the_card_and_scores_new_people(credit: Make, tmp_path: Path
     own = {row[0]: row for row in columns.rows if row[1] == "bank"}
     theirs = {row[0] for row in columns.rows if row[1] == "bureau"}
     assert own["Income"][2] > 0.1  # type: ignore[operator]
+    error, p = (columns.columns.index(title) for title in ("Standard error", "p"))
+    assert own["Income"][error] > 0  # type: ignore[operator]
+    assert 0 <= own["Income"][p] <= 1  # type: ignore[operator]
+    assert "had not converged after 5 steps" in card.note
     assert theirs == {f"bureau-{k}" for k in range(1, 7)}
     page = (tmp_path / "out/report.html").read_text()
     assert "Every score starts from" in page

@@ -49,6 +49,7 @@ def test_the_transcript_is_the_protocol(limited: Any) -> None:
     ]
     assert said(fed) == [
         *asks("begin", "row selection", "row selection", "control"),
+        *asks("terms", "control"),
         *asks("make_key", "control", answer="ciphertext"),
         *asks("take_key", "ciphertext"),
         *asks("scale", "control"),

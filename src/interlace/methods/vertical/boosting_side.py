@@ -25,7 +25,7 @@ from interlace.boundary.kinds import (
 )
 from interlace.crypto.base import PublicKey, merge_small
 from interlace.crypto.base import Rows as EncryptedRows
-from interlace.crypto.schemes import SCHEMES, read_public_key
+from interlace.crypto.schemes import read_public_key
 from interlace.errors import DataError, InterlaceError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.bottom import (
@@ -189,8 +189,7 @@ class BoostingSide(PassiveSide):
     @operation
     def take_key(self, key: Ciphertext) -> None:
         """Take the public key that this training's gradients are encrypted under."""
-        allowed = self.party.policy.encryption
-        self.key = read_public_key(key, [s for s in SCHEMES if allowed is None or s in allowed])
+        self.key = read_public_key(key, self.party.policy.encryption)
 
     @operation
     def start(self, sampled: RowSelection, columns: SplitChoice, figures: Gradient) -> None:
@@ -335,7 +334,9 @@ class BoostingSide(PassiveSide):
     @operation
     def directions(self, rows: RowSelection) -> SplitChoice:
         """For each row a bit for each split of this party, in order: (n, bytes), 1 goes left."""
-        goes = self.binning.goes_left(self.splits, self.party.frame, self._mine(rows))
+        mine = self._mine(rows)
+        self.party.boundary.about(torch.from_numpy(mine))
+        goes = self.binning.goes_left(self.splits, self.party.frame, mine)
         return torch.from_numpy(np.ascontiguousarray(np.packbits(goes, axis=0).T))
 
     @operation

@@ -5,6 +5,8 @@ who has the label, the intercept b. With d = ∂loss/∂η, party k's slope is X
 
     active                                                       passive k
       │ ── begin(training rows, penalties) ───────────────────────► │   scales its columns
+      │ ── terms ─────────────────────────────────────────────────► │
+      │ ◄──────────────────────── encryption that its policy allows │
       │ ── take_key(public key) ──────────────────────────────────► │
       │ for every step:
       │ ── propose(direction, length) ────────────────────────────► │   trial weights
@@ -354,8 +356,9 @@ class _Sealed:
             else:
                 opened = self._ask_arbiter(answer)
             found = sides.from_bytes(opened, own.whole.shape[1])
-            products = unmasked(found, masks, self.public.workload) * (self.unit * own.unit)
-            own.slope[:, output] = (products + own.block.z.T @ mine[:, output]) / people
+            products = unmasked(found, masks, own.whole, self.public.workload)
+            theirs = products * (self.unit * own.unit)
+            own.slope[:, output] = (theirs + own.block.z.T @ mine[:, output]) / people
         self.noise = self.unit * math.sqrt(len(self.partners) * columns / 12 / people)
 
     def _added(self, parts: Sequence[Vector]) -> Vector:
@@ -492,6 +495,11 @@ class GeneralisedLinear(Method):
                 "standard errors need partners' parts of the scores, which "
                 f"`protocol: {self.protocol}` hides"
             )
+        if self.inference and (self.class_weight is not None or self.sigmoid != "exact"):
+            raise JobError(
+                "standard errors are the likelihood's own, which `class_weight` and lines for the "
+                "sigmoid change: leave these out, or train with `inference: false`"
+            )
         if self.protocol == "active_key":
             return
         if self.encryption == "none":
@@ -520,6 +528,8 @@ class GeneralisedLinear(Method):
                 "that is a line in the scores: least squares, or a logistic regression with "
                 "`sigmoid: taylor` or `minimax`"
             )
+        if self.inference and self.family_.outputs > 1:
+            raise JobError("standard errors are for models with one score a person")
         target = fed.y
         agreed = Objective.fit(fed.label_plan, target, self.class_weight, fed.active.name)
         y = target.double().numpy()
@@ -575,10 +585,11 @@ class GeneralisedLinear(Method):
     ) -> None:
         shares: list[_Share] = [own, *partners]
         rows = len(y)
+        schemes = sides.agree_on_schemes(self.encryption, fed.active, self.peers_, LinearSide.terms)
         if self.encryption == "none" or not partners:
             way = _Open(own, partners, self.family_.outputs)
         else:
-            scheme = sides.scheme_for(self.encryption, rows, len(shares), self.protocol)
+            scheme = sides.scheme_for(self.encryption, rows, len(shares), self.protocol, schemes)
             workload = sides.workload_for(scheme, rows, len(shares), self.protocol)
             if self.protocol != "active_key":
                 sealed = self._sealed(fed, own, partners, scheme, asdict(workload), y)
@@ -749,8 +760,10 @@ class GeneralisedLinear(Method):
         """Stochastic gradient descent; the rate falls as one over the root of the pass."""
         family, clock = self.family_, Clock()
         self.converged_ = False
+        # The same batches in every pass: sums over others would be further equations on the same
+        # people's residuals, and in the end as many as there are people.
+        order = shuffled(len(y), seed, 0).numpy()
         for number in range(len(self.history_), self.max_iter):
-            order = shuffled(len(y), seed, number).numpy()
             for part in batches(len(y), self.batch_size):
                 way.about(order[part])
                 eta = way.scores()
@@ -780,8 +793,6 @@ class GeneralisedLinear(Method):
         plain information matrix, the weights' covariance is φ H⁻¹FH⁻¹/n.
         """
         family = self.family_
-        if family.outputs > 1:
-            raise JobError("standard errors are for models with one score a person")
         if own.block.transform.shape[0] > own.block.transform.shape[1]:
             raise sides.singular(fed.active)
         blocks = [own.block.z]
@@ -802,10 +813,12 @@ class GeneralisedLinear(Method):
         for span, block in zip(spans, blocks, strict=True):
             if self.l2:  # each party's columns and its penalty together make 1
                 whole[span, span] += np.eye(block.shape[1]) - block.T @ block / n
-        if np.linalg.eigvalsh(whole)[0] < SINGULAR:
+        sizes = np.linalg.eigvalsh(whole)
+        if sizes[0] <= SINGULAR * sizes[-1]:
             raise InterlaceError(
-                "columns of one party follow from another's, so coefficients have no standard "
-                "errors: leave some out, or train with `inference: false`"
+                "columns of one party follow from another's, or tell the classes apart without "
+                "error, so coefficients have no standard errors: leave some out, take a penalty "
+                "`l2`, or train with `inference: false`"
             )
         inverse = np.linalg.inv(whole)
         self.freedom_, spread = self._dispersion(eta, y, weight, z.shape[1])
@@ -865,6 +878,8 @@ class GeneralisedLinear(Method):
                 f"{sigmoid_error(slope, 2):.2g} for scores z up to 2, and "
                 f"{sigmoid_error(slope, 8):.2g} up to 8."
             )
+        if not self.converged_:
+            note += f" Training had not converged after {self.max_iter} steps: raise `max_iter`."
         return [
             Sheet(
                 title=f"Coefficients at {self.active_.name}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,12 +27,19 @@ from interlace.boundary.kinds import (
 )
 from interlace.crypto.base import PrivateKey, PublicKey, Sums, Vector, Workload, unmasked
 from interlace.crypto.rlwe import holds_product
-from interlace.crypto.schemes import SCHEMES, Scheme, available, generate, read_public_key
+from interlace.crypto.schemes import (
+    SCHEMES,
+    Scheme,
+    agreed_schemes,
+    available,
+    generate,
+    read_public_key,
+)
 from interlace.errors import DataError, InterlaceError, JobError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.bottom import MOST_EPOCHS, read_checkpoint, write_checkpoint
 from interlace.models.glm import MEMORY, Block, Columns, Floats, Integers, Penalty
-from interlace.party import Party, PassiveSide, State, operation
+from interlace.party import Party, PassiveSide, Peer, State, operation
 
 MODEL_FILE = "linear.json"
 FORMAT = "interlace linear model 1"
@@ -78,8 +86,36 @@ def workload_for(scheme: Scheme, rows: int, parties: int, protocol: Protocol) ->
     )
 
 
-def scheme_for(encryption: str, rows: int, parties: int, protocol: Protocol) -> Scheme:
-    """The scheme of a name; ``auto`` is the quickest that holds the numbers.
+def agree_on_schemes(
+    wanted: str, active: Party, peers: Mapping[str, Peer], terms: Callable[..., Any]
+) -> list[Scheme]:
+    """The schemes that all parties' policies allow.
+
+    Args:
+        wanted: A scheme, ``auto``, or ``none``.
+        active: Who drives; its policy counts as well.
+        peers: Its partners.
+        terms: The operation by which they say what their policies allow.
+
+    Raises:
+        JobError: not every policy allows what is wanted.
+    """
+    if not peers:  # nothing leaves
+        return list(SCHEMES)
+    policies = {name: peer.ask(terms).get("encryption") for name, peer in peers.items()}
+    return agreed_schemes(wanted, {active.name: active.policy.encryption, **policies})
+
+
+def allowed_by(party: Party) -> dict[str, Any]:
+    """What a partner's ``terms`` say: the schemes that its policy allows; ``None``: all."""
+    allowed = party.policy.encryption
+    return {"encryption": None if allowed is None else sorted(allowed)}
+
+
+def scheme_for(
+    encryption: str, rows: int, parties: int, protocol: Protocol, allowed: Sequence[Scheme]
+) -> Scheme:
+    """The scheme of a name; ``auto`` is the quickest allowed one that holds the numbers.
 
     Raises:
         JobError: none does.
@@ -87,25 +123,30 @@ def scheme_for(encryption: str, rows: int, parties: int, protocol: Protocol) -> 
     if encryption in SCHEMES:
         return encryption
     usual: tuple[Scheme, ...] = ("rlwe-strict", "okamoto-uchiyama", "paillier")
-    for scheme in usual:
+    for scheme in (s for s in usual if s in allowed):
         try:
             workload_for(scheme, rows, parties, protocol)
         except JobError:
             continue
         if available(scheme):
             return scheme
-    raise JobError(f"no encryption that is installed holds {rows:,} people's numbers")
+    raise JobError(
+        f"no encryption that is installed, and that every party allows, holds {rows:,} people's "
+        "numbers"
+    )
 
 
-def key_for(agreed: dict[str, Any]) -> PrivateKey:
-    """A fresh key pair of a named ``scheme`` for a workload that a partner described.
+def key_for(party: Party, agreed: dict[str, Any]) -> PrivateKey:
+    """A fresh key pair of a party's own, of a named ``scheme``, for a workload that a partner
+    described.
 
     Raises:
-        Refused: it describes none.
+        Refused: it describes none, or the party's policy does not allow the scheme.
     """
+    allowed = party.policy.encryption
     scheme = next((s for s in SCHEMES if s == agreed.get("scheme")), None)
-    if scheme is None:
-        raise Refused("there is no such encryption")
+    if scheme is None or (allowed is not None and scheme not in allowed):
+        raise Refused(f"party '{party.name}' makes no key of such an encryption")
     names = [name for name in agreed if name != "scheme"]
     try:
         workload = Workload(**{name: whole_number(agreed, name, 2**41) for name in names})
@@ -213,12 +254,18 @@ class LinearSide(PassiveSide):
     freedom: float | None  # degrees of freedom, where the t distribution is due
     key: PublicKey | None
     private: PrivateKey | None
+    _rows: Tensor  # people in training, as rows of the party's table
     _whole: Integers
     _unit: float
     _batch: Integers | slice
     _slope: Floats  # of the mean loss by this party's weights, as far as it is known
     _masks: Integers
     _turned: Floats  # this party's secret rotation of what it showed for standard errors
+
+    @operation
+    def terms(self) -> Control:
+        """The schemes of encryption that this party's policy allows; ``None``: all."""
+        return allowed_by(self.party)
 
     @operation
     def begin(self, rows: RowSelection, settings: Control) -> None:
@@ -239,6 +286,7 @@ class LinearSide(PassiveSide):
             file=party.file,
             categories=party.categories,
         )
+        self._rows = torch.from_numpy(mine)
         x = self.columns.matrix(party.frame, mine)
         held = np.ones(x.shape[1])
         penalty = Penalty(self.settings.l1, self.settings.l2)
@@ -253,15 +301,13 @@ class LinearSide(PassiveSide):
     @operation
     def make_key(self, workload: Control) -> Ciphertext:
         """Make this party's own key; answers its public half."""
-        self.private = key_for(workload)
+        self.private = key_for(self.party, workload)
         return self.private.public.to_tensor()
 
     @operation
     def take_key(self, key: Ciphertext) -> None:
         """Take the public key of whoever opens this party's masked sums."""
-        allowed = self.party.policy.encryption
-        schemes = SCHEMES if allowed is None else [s for s in SCHEMES if s in allowed]
-        self.key = read_public_key(key, schemes)
+        self.key = read_public_key(key, self.party.policy.encryption)
         self._whole, self._unit = whole_columns(self.block.z, self.key.workload.factor)
 
     @operation
@@ -284,6 +330,7 @@ class LinearSide(PassiveSide):
         """This party's part of the scores (rows, outputs) at its trial weights."""
         if self.settings.protocol not in (None, "active_key"):
             raise Refused(f"party '{self.party.name}' agreed to show its scores to nobody")
+        self.party.boundary.about(self._rows[self._batch])
         return torch.from_numpy(self.block.scores(self._batch))
 
     @operation
@@ -323,7 +370,8 @@ class LinearSide(PassiveSide):
             raise Refused(f"party '{self.party.name}' has no sums to open")
         output = whole_number(agreed, "output", self.settings.outputs)
         found = from_bytes(sums, self._whole.shape[1])
-        products = unmasked(found, self._masks, self.key.workload)
+        whole = self._whole[self._batch]
+        products = unmasked(found, self._masks, whole, self.key.workload)
         z = self.block.z[self._batch]
         slope = products * (self._agreed_unit(agreed) * self._unit)
         if self.settings.protocol != "active_key":
@@ -387,6 +435,7 @@ class LinearSide(PassiveSide):
         if rank < width:
             raise singular(self.party)
         self._turned, _ = np.linalg.qr(np.random.default_rng().standard_normal((rank, rank)))
+        self.party.boundary.about(self._rows)
         return torch.from_numpy(self.block.z @ self._turned)
 
     @operation
@@ -409,8 +458,9 @@ class LinearSide(PassiveSide):
     @operation
     def partial_scores(self, rows: RowSelection) -> PartialScore:
         """This party's part of people's scores, (rows, outputs)."""
-        x = self.columns.matrix(self.party.frame, self._mine(rows))
-        return torch.from_numpy(x @ self.weights)
+        mine = self._mine(rows)
+        self.party.boundary.about(torch.from_numpy(mine))
+        return torch.from_numpy(self.columns.matrix(self.party.frame, mine) @ self.weights)
 
     @operation
     def checkpoint(self, at: Control) -> None:
@@ -448,7 +498,7 @@ class LinearSide(PassiveSide):
 
     def forget_people(self) -> None:
         """The weights stay; what was computed from rows goes."""
-        for name in ("block", "_x", "_whole", "_slope", "_masks", "_batch", "_turned"):
+        for name in ("block", "_rows", "_x", "_whole", "_slope", "_masks", "_batch", "_turned"):
             self.__dict__.pop(name, None)
         self.key = self.private = None
 
@@ -482,7 +532,7 @@ class ArbiterSide(PassiveSide):
     @operation
     def make_key(self, workload: Control) -> Ciphertext:
         """Make a key; answers its public half, which all parties encrypt under."""
-        self.private = key_for(workload)
+        self.private = key_for(self.party, workload)
         return self.private.public.to_tensor()
 
     @operation

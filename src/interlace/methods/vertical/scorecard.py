@@ -80,7 +80,6 @@ from interlace.crypto.rlwe import holds_product
 from interlace.crypto.schemes import (
     SCHEMES,
     Scheme,
-    agreed_schemes,
     available,
     choose,
     generate,
@@ -103,7 +102,7 @@ from interlace.methods.base import (
     history_to_json,
 )
 from interlace.methods.vertical.linear import AboveZero, AtLeastZero, LogisticRegression
-from interlace.methods.vertical.linear_side import Protocol
+from interlace.methods.vertical.linear_side import Protocol, agree_on_schemes
 from interlace.methods.vertical.scorecard_side import (
     AGAINST,
     CODES,
@@ -354,7 +353,9 @@ class Scorecard(Method):
             )
         self.active_, self.peers_ = fed.active, fed.open("scorecard", ScorecardSide)
         self.session_ = next((peer.session for peer in self.peers_.values()), None)
-        self._agree_on_schemes()
+        self._schemes = agree_on_schemes(
+            self.encryption, self.active_, self.peers_, ScorecardSide.terms
+        )
         settings = self._settings(len(outcome))
         draft, cells = self._begin(fed, settings)
         candidates = self._bin(fed, draft, cells, outcome, totals)
@@ -400,20 +401,6 @@ class Scorecard(Method):
         if self.bad not in classes:
             raise JobError(f"`bad` is none of the label's classes: {', '.join(map(repr, classes))}")
         return classes.index(self.bad)
-
-    def _agree_on_schemes(self) -> None:
-        """Which encryption all parties' policies allow.
-
-        Raises:
-            JobError: not the one of the job, or none.
-        """
-        policies: dict[str, Any] = {
-            name: peer.ask(ScorecardSide.terms).get("encryption")
-            for name, peer in self.peers_.items()
-        }
-        if policies:
-            policies[self.active_.name] = self.active_.policy.encryption
-        self._schemes = agreed_schemes(self.encryption, policies)
 
     def _settings(self, people: int) -> CardSettings:
         fine = self.fine_bins if self.binning == "optimal" else self.max_bins
@@ -790,15 +777,8 @@ class Scorecard(Method):
             sigmoid=self.sigmoid,
             sigmoid_range=self.sigmoid_range,
             inference=self.inference,
-            encryption=self._for_regression(),
+            encryption=self.encryption,
         ).fit(self._seen(fed, draft), checkpoint=checkpoint, on_epoch=on_epoch)
-
-    def _for_regression(self) -> Encryption:
-        """The encryption of the regression; `auto` is left to it where all schemes are allowed."""
-        if self.encryption != "auto" or len(self._schemes) == len(SCHEMES):
-            return self.encryption
-        wanted: Sequence[Scheme] = ("rlwe-strict", "okamoto-uchiyama", "paillier", "rlwe-fast")
-        return next(s for s in wanted if s in self._schemes and available(s))
 
     def _against(self, draft: Draft, model: WoeRegression) -> list[tuple[str, Counted]]:
         """The columns, with their parties, whose coefficient has the wrong sign."""
@@ -993,18 +973,32 @@ class Scorecard(Method):
             wanted = ("bin", "people", "bad rate", "WOE", "IV", "points")
             lines.append([row["column"] if new else "", *(row[key] for key in wanted)])
         mine, name = self.card_.summary(), self.active_.name
+        shown = {"Coefficient": "coefficient"}
+        if self.inference:
+            shown |= {"Standard error": "standard error", "p": "p"}
         columns: list[list[str | int | float | None]] = [
-            [row["column"], name, row["IV"], row["coefficient"], row["left out"]]
+            [row["column"], name, row["IV"], *(row[key] for key in shown.values()), row["left out"]]
             for row in mine.iter_rows(named=True)
         ]
         columns += [
-            [f"{row['party']}-{row['column']}", row["party"], row["IV"], None, row["why not"]]
+            [
+                f"{row['party']}-{row['column']}",
+                row["party"],
+                row["IV"],
+                *(None for _ in shown),
+                row["why not"],
+            ]
             for row in self.partner_table().iter_rows(named=True)
         ]
         scale = (
             f"Every score starts from {self.intercept_points_} points. {self.base_points:g} points "
             f"are odds of {self.base_odds:g} goods to one bad, and {self.pdo:g} more double them."
         )
+        if not self.converged_:
+            scale += (
+                f" The regression had not converged after {self.max_iter} steps, and signs were "
+                "not looked at again: raise `max_iter`, or set `l2`."
+            )
         partners = (
             "Partners' columns have numbers here; their names, bins and points are in each "
             "partner's own file."
@@ -1019,7 +1013,7 @@ class Scorecard(Method):
             Sheet(
                 title="Columns",
                 note=partners if self.partners_ else "",
-                columns=["Column", "Party", "IV", "Coefficient", "Left out for"],
+                columns=["Column", "Party", "IV", *shown, "Left out for"],
                 rows=columns,
             ),
         ]
@@ -1053,6 +1047,7 @@ class Scorecard(Method):
                 for party, columns in self.dropped_.items()
             },
             "history": history_to_json(self.history_),
+            "converged": self.converged_,
         }
         write_model(self.active_, name, self.card_, model)
 
@@ -1077,6 +1072,7 @@ class Scorecard(Method):
             for party, columns in model["dropped"].items()
         }
         self.history_ = history_from_json(model["history"])
+        self.converged_ = bool(model["converged"])
         for partner, peer in self.peers_.items():
             held = peer.ask(ScorecardSide.load, {"name": name}).get("columns")
             if held != len(self.partners_.get(partner, ())):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -35,14 +35,14 @@ from interlace.crypto.base import (
     Workload,
 )
 from interlace.crypto.base import Rows as EncryptedRows
-from interlace.crypto.schemes import SCHEMES, generate, read_public_key
+from interlace.crypto.schemes import read_public_key
 from interlace.errors import (
     InterlaceError,
     PolicyError,
     Refused,
 )
 from interlace.files import write_whole
-from interlace.methods.vertical.linear_side import LinearSide
+from interlace.methods.vertical.linear_side import LinearSide, allowed_by, key_for
 from interlace.models import seed_for
 from interlace.models.binning import (
     Bins,
@@ -346,8 +346,7 @@ class ScorecardSide(PassiveSide):
     @operation
     def terms(self) -> Control:
         """The schemes of encryption that this party's policy allows; ``None``: all."""
-        allowed = self.party.policy.encryption
-        return {"encryption": None if allowed is None else sorted(allowed)}
+        return allowed_by(self.party)
 
     @operation
     def begin(self, rows: RowSelection, settings: Control) -> SplitChoice:
@@ -363,8 +362,7 @@ class ScorecardSide(PassiveSide):
     @operation
     def take_key(self, key: Ciphertext) -> None:
         """Take the public key that what follows is encrypted under."""
-        allowed = self.party.policy.encryption
-        self.key = read_public_key(key, [s for s in SCHEMES if allowed is None or s in allowed])
+        self.key = read_public_key(key, self.party.policy.encryption)
 
     @operation
     def count(self, outcomes: Ciphertext) -> Ciphertext:
@@ -421,11 +419,10 @@ class ScorecardSide(PassiveSide):
     @operation
     def new_key(self, scale: Control) -> Ciphertext:
         """Make a key of this party's own, so that another partner can compute on its columns."""
-        scheme = next((s for s in SCHEMES if s == scale.get("scheme")), None)
-        if scheme is None:
-            raise Refused("a key of an unknown scheme was asked for")
         groups = whole_number(scale, "groups", 2**20, least=1)
-        self.secret = generate(scheme, workload_of(len(self.draft.rows), groups, _largest(scale)))
+        workload = workload_of(len(self.draft.rows), groups, _largest(scale))
+        agreed = {"scheme": scale.get("scheme"), **asdict(workload)}
+        self.secret = key_for(self.party, agreed)
         return self.secret.public.to_tensor()
 
     @operation
@@ -473,7 +470,9 @@ class ScorecardSide(PassiveSide):
     @operation
     def points(self, rows: RowSelection) -> PartialScore:
         """Each person's points, added up over this party's columns; (n,)."""
-        found = self.card.points(self.party.frame, self._mine(rows))
+        mine = self._mine(rows)
+        self.party.boundary.about(torch.from_numpy(mine))
+        found = self.card.points(self.party.frame, mine)
         return torch.from_numpy(found.sum(axis=1))
 
     @operation
@@ -481,7 +480,9 @@ class ScorecardSide(PassiveSide):
         """Where people lack the most points, see :meth:`Card.shortfalls`; only columns that this
         party gives a reason for count."""
         count = whole_number(most, "reasons", 17, least=1)
-        return torch.from_numpy(self.card.shortfalls(self.party.frame, self._mine(rows), count))
+        mine = self._mine(rows)
+        self.party.boundary.about(torch.from_numpy(mine))
+        return torch.from_numpy(self.card.shortfalls(self.party.frame, mine, count))
 
     @operation
     def reasons(self, start: Control) -> Control:

@@ -7,6 +7,8 @@ needs encrypted under it; the other multiplies, masks the result, and has it ope
 
     active                                               passive
       │ ── begin(held-out rows, rows in training) ───────► │   scales its columns, u = z·W
+      │ ── terms ────────────────────────────────────────► │
+      │ ◄─────────────── encryption that its policy allows │
       │ ── make_key ─────────────────────────────────────► │
       │ ◄────────────────────────────── its public key ─── │
       │ ── take_key(public key) ─────────────────────────► │
@@ -64,7 +66,7 @@ from torch import Tensor, nn
 from interlace.boundary.control import real_number, whole_number
 from interlace.boundary.kinds import Ciphertext, Control, RowSelection
 from interlace.crypto.base import PrivateKey, PublicKey, Sums, unmasked
-from interlace.crypto.schemes import SCHEMES, Scheme, generate, read_public_key
+from interlace.crypto.schemes import Scheme, generate, read_public_key
 from interlace.data.labels import LabelPlan
 from interlace.errors import AlignmentError, DataError, JobError, Refused
 from interlace.federation import Federation
@@ -85,6 +87,8 @@ from interlace.methods.bottom import (
     write_checkpoint,
 )
 from interlace.methods.vertical.linear_side import (
+    agree_on_schemes,
+    allowed_by,
     from_bytes,
     key_for,
     opened,
@@ -288,15 +292,20 @@ class SecureTransferSide(PassiveSide):
         check_enough(self.party, self.z, "labels")
 
     @operation
+    def terms(self) -> Control:
+        """The schemes of encryption that this party's policy allows; ``None``: all."""
+        return allowed_by(self.party)
+
+    @operation
     def make_key(self, workload: Control) -> Ciphertext:
         """Make this party's own key; answers its public half."""
-        self.private = key_for(workload)
+        self.private = key_for(self.party, workload)
         return self.private.public.to_tensor()
 
     @operation
     def take_key(self, key: Ciphertext) -> None:
         """Take the active party's public key."""
-        self.key = read_public_key(key)
+        self.key = read_public_key(key, self.party.policy.encryption)
 
     @operation
     def scale(self) -> Control:
@@ -337,9 +346,9 @@ class SecureTransferSide(PassiveSide):
         """The product of this party's matrix with the active party's components, masked."""
         self._k, self._given = self._dimension(asked), real_number(asked, "unit", MOST_UNIT)
         matrix = passive_matrix(self.z, self._u)
-        whole, self._fine = whole_columns(matrix, self.key.workload.factor)
+        self._whole, self._fine = whole_columns(matrix, self.key.workload.factor)
         sums, self._masks = self.key.masked_product(
-            read_vector(self.key, vector, len(whole)), whole
+            read_vector(self.key, vector, len(self._whole)), self._whole
         )
         return sums.to_tensor()
 
@@ -348,9 +357,10 @@ class SecureTransferSide(PassiveSide):
         """Take the masked sums back, opened, and what this party knows of its slope itself."""
         k, how = self._k, self.projection.settings
         found = from_bytes(sums, self.z.shape[1])
-        product = unmasked(found, self._masks, self.key.workload) * (self._given * self._fine)
+        product = unmasked(found, self._masks, self._whole, self.key.workload)
+        theirs = product * (self._given * self._fine)
         pulled = 2 * how.alignment / how.width * (self.z.T @ self._u[:, k])
-        self._slope[:, k] = (product + pulled) / len(self.z) + how.l2 * self.projection.w[:, k]
+        self._slope[:, k] = (theirs + pulled) / len(self.z) + how.l2 * self.projection.w[:, k]
 
     @operation
     def descend(self) -> None:
@@ -365,7 +375,9 @@ class SecureTransferSide(PassiveSide):
     @operation
     def about(self, rows: RowSelection) -> Control:
         """Whom the next scores are about; answers what one of their whole numbers stands for."""
-        u = self.projection.z(self._mine(rows)) @ self.projection.w
+        mine = self._mine(rows)
+        self._rows = torch.from_numpy(mine)
+        u = self.projection.z(mine) @ self.projection.w
         unit = power_of_two(float(np.abs(u).max(initial=0.0)), self.key.workload.factor)
         self._asked = np.rint(u.T / unit).astype(np.int64)
         return {"unit": unit}
@@ -373,6 +385,7 @@ class SecureTransferSide(PassiveSide):
     @operation
     def scores(self, phi: Ciphertext) -> Ciphertext:
         """[Φ·u_i] of those people, under the active party's key."""
+        self.party.boundary.about(self._rows)
         return self.key.scalar_product(
             read_vector(self.key, phi, len(self._asked)), self._asked
         ).to_tensor()
@@ -403,7 +416,7 @@ class SecureTransferSide(PassiveSide):
 
     def forget_people(self) -> None:
         """The projection stays; what was computed from rows goes."""
-        for name in ("z", "_u", "_products", "_slope", "_masks", "_asked"):
+        for name in ("z", "_u", "_products", "_slope", "_masks", "_whole", "_rows", "_asked"):
             self.__dict__.pop(name, None)
         if hasattr(self, "projection"):
             self.projection = self.projection.over(self.party)
@@ -558,11 +571,14 @@ class SecureTransfer(Method):
 
     def _exchange_keys(self, rows: int) -> PublicKey:
         """Each side's key for the other; the partner's public one."""
-        scheme = scheme_for(self.encryption, rows, 2, "two_keys")
+        allowed = agree_on_schemes(
+            self.encryption, self.active_, {self.partner_: self.peer_}, SecureTransferSide.terms
+        )
+        scheme = scheme_for(self.encryption, rows, 2, "two_keys", allowed)
         workload = workload_for(scheme, rows, 2, "two_keys")
         self.key_ = generate(scheme, workload)
         asked = {"scheme": scheme, **asdict(workload)}
-        theirs = read_public_key(self.peer_.ask(SecureTransferSide.make_key, asked), SCHEMES)
+        theirs = read_public_key(self.peer_.ask(SecureTransferSide.make_key, asked))
         self.peer_.ask(SecureTransferSide.take_key, self.key_.public.to_tensor())
         return theirs
 
@@ -584,7 +600,7 @@ class SecureTransfer(Method):
             found = from_bytes(
                 self.peer_.ask(SecureTransferSide.open, sums.to_tensor()), whole.shape[1]
             )
-            product = unmasked(found, masks, theirs.workload) * (given * fine)
+            product = unmasked(found, masks, whole, theirs.workload) * (given * fine)
             slope[:, k] = (product + pull * z.T @ u[:, k]) / n + self.l2 * self.own_.w[:, k]
             mine = whole_vector(wanted[k], unit, largest, self.active_.name)
             masked = self.peer_.ask(
