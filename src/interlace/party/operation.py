@@ -27,7 +27,12 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
 from interlace.boundary import Kind, Slot
+from interlace.errors import Refused
 
 if TYPE_CHECKING:
     from interlace.party.party import Party
@@ -101,6 +106,20 @@ class PassiveSide:
 
     def forget_people(self) -> None:
         """Drop whatever was computed from the former table's rows."""
+
+    def _mine(self, rows: Tensor) -> NDArray[np.int64]:
+        """Rows of this party's table for positions among the people shared with the partner.
+
+        Raises:
+            Refused: a position lies outside of these.
+        """
+        shared, wanted = self.party.shared_with(self.partner), rows.numpy().astype(np.int64)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(shared):
+            raise Refused(
+                f"party '{self.party.name}' was asked for a row outside of the {len(shared):,} "
+                f"people it shares with '{self.partner}'"
+            )
+        return np.asarray(shared[wanted])
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -403,16 +403,6 @@ class BoostingSide(PassiveSide):
         for name in ("_rows", "_codes", "_figures", "_nodes"):
             self.__dict__.pop(name, None)
 
-    def _mine(self, rows: Tensor) -> Integers:
-        shared = self.party.shared_with(self.partner)
-        wanted = rows.numpy().astype(np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(shared)):
-            raise Refused(
-                f"party '{self.party.name}' was asked for a row outside of the {len(shared):,} "
-                f"people it shares with '{self.partner}'"
-            )
-        return np.asarray(shared[wanted])
-
     def _begin_tree(self, sampled: Tensor, columns: Tensor, count: int) -> None:
         flags = sampled.numpy()
         if len(flags) != len(self._rows) or count != int((flags != 0).sum()):

@@ -513,16 +513,6 @@ class LinearSide(PassiveSide):
     def _agreed_unit(self, agreed: dict[str, Any]) -> float:
         return real_number(agreed, "unit", MOST_UNIT)
 
-    def _mine(self, rows: Tensor) -> Integers:
-        shared = self.party.shared_with(self.partner)
-        wanted = rows.numpy().astype(np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(shared)):
-            raise Refused(
-                f"party '{self.party.name}' was asked for a row outside of the {len(shared):,} "
-                f"people it shares with '{self.partner}'"
-            )
-        return np.asarray(shared[wanted])
-
 
 class ArbiterSide(PassiveSide):
     """A party without a table that holds the key and opens masked sums, nothing else."""

@@ -16,7 +16,6 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 
 from interlace.boundary.control import real_number, whole_number
 from interlace.boundary.kinds import (
@@ -517,16 +516,6 @@ class ScorecardSide(PassiveSide):
         if self.secret is None:
             raise Refused(f"party '{self.party.name}' has made no key")
         return self.secret
-
-    def _mine(self, rows: Tensor) -> Integers:
-        shared = self.party.shared_with(self.partner)
-        wanted = rows.numpy().astype(np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(shared)):
-            raise Refused(
-                f"party '{self.party.name}' was asked for a row outside of the {len(shared):,} "
-                f"people it shares with '{self.partner}'"
-            )
-        return np.asarray(shared[wanted])
 
 
 class WoeColumns(Columns):
