@@ -757,9 +757,12 @@ def test_bad_settings_are_said_to_be_bad(breast: Make) -> None:
         ({"max_vif": 0.5}, "max_vif"),
         ({"encryption": "none"}, "never leave a party in clear"),
         ({"binning": "best"}, "binning"),
+        ({"protocol": "two_keys"}, "`sigmoid: taylor`"),
+        ({"sigmoid": "taylor", "inference": True}, "the likelihood's own"),
+        ({"l2": -1}, "`l2`"),
     ):
         with pytest.raises(JobError, match=why):
-            Scorecard(**kw).fit(breast())
+            Scorecard(**kw).fit(breast())  # before anybody is asked for anything
 
 
 # -- from a job ---------------------------------------------------------------------------------

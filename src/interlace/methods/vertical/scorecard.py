@@ -387,6 +387,9 @@ class Scorecard(Method):
             )
         if self.binning not in ("optimal", "quantile", "equal_width"):
             raise JobError("`binning` is one of: optimal, quantile, equal_width")
+        if self.protocol != "active_key" and self.sigmoid == "exact":
+            raise JobError(f"`protocol: {self.protocol}` needs `sigmoid: taylor` or `minimax`")
+        self._regression(self.max_iter)._check()
 
     def _bad_class(self, fed: Federation) -> int:
         """The number of the class that is bad."""
@@ -714,7 +717,9 @@ class Scorecard(Method):
         number, steps = 0, self.max_iter
         while True:
             name = f"{checkpoint}-{number}" if checkpoint else None  # of other columns another fit
-            model = self._fitted(fed, draft, steps, name, on_epoch)
+            model = self._regression(steps).fit(
+                self._seen(fed, draft), checkpoint=name, on_epoch=on_epoch
+            )
             number, steps = number + 1, steps - len(model.history_)
             wrong = self._against(draft, model) if self.right_signs else []
             if not wrong or steps <= 0:
@@ -761,15 +766,8 @@ class Scorecard(Method):
         seen.passive = tuple(name for name in self.peers_ if self.partners_[name])
         return seen
 
-    def _fitted(
-        self,
-        fed: Federation,
-        draft: Draft,
-        steps: int,
-        checkpoint: str | None,
-        on_epoch: OnEpoch | None,
-    ) -> WoeRegression:
-        """The regression on the WOE columns that are left."""
+    def _regression(self, steps: int) -> WoeRegression:
+        """The regression on WOE columns, of so many steps at most."""
         return WoeRegression(
             l2=self.l2,
             max_iter=steps,
@@ -778,7 +776,7 @@ class Scorecard(Method):
             sigmoid_range=self.sigmoid_range,
             inference=self.inference,
             encryption=self.encryption,
-        ).fit(self._seen(fed, draft), checkpoint=checkpoint, on_epoch=on_epoch)
+        )
 
     def _against(self, draft: Draft, model: WoeRegression) -> list[tuple[str, Counted]]:
         """The columns, with their parties, whose coefficient has the wrong sign."""
