@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import blake2b
 from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
@@ -128,6 +129,12 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def load(self, name: str, federation: Federation) -> Self:
         """Take the parts that :meth:`save` kept, in a federation of the same parties."""
+
+    def _fingerprint(self, federation: Federation, *more: object) -> str:
+        """What a training is of: settings, seed and people. A checkpoint of another is not used."""
+        settings = f"{sorted(self.get_params().items())!r} {federation.seed}"
+        text = " ".join([settings, *map(repr, more)])
+        return blake2b(text.encode() + federation.rows.tobytes(), digest_size=16).hexdigest()
 
     def figures(self, federation: Federation) -> dict[str, float]:
         """How well a method without a label fits a view's people, by the names of measures."""

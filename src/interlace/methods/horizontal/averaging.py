@@ -621,7 +621,7 @@ class FedAvg(HorizontalMethod):
             if isinstance(client, Peer):
                 client.ask(AveragingSide.checkpoint, {"name": name, "epoch": number})
         state = self._state(stopping)
-        state.meta["made_for"] = self._fingerprint(fed)
+        state.meta["made_for"] = self._fingerprint(fed, self.meeting_.rows)
         state.meta["steps"] = 0
         own = self.meeting_.clients.get(fed.active.name)
         if isinstance(own, Own) and isinstance(own.side, AveragingSide):
@@ -635,7 +635,7 @@ class FedAvg(HorizontalMethod):
         if number is None:
             return 0
         state = read_checkpoint(fed.active, name, number)
-        if state.meta["made_for"] != self._fingerprint(fed):
+        if state.meta["made_for"] != self._fingerprint(fed, self.meeting_.rows):
             raise JobError(
                 f"the checkpoint '{name}' was made with other settings or other people; "
                 "choose another run folder, or the job as it was"
@@ -651,10 +651,6 @@ class FedAvg(HorizontalMethod):
         self._take_state(state)
         stopping.best, stopping.best_epoch = state.meta["best"]
         return number
-
-    def _fingerprint(self, fed: Federation) -> str:
-        text = f"{sorted(self.get_params().items())!r} {fed.seed} {self.meeting_.rows!r}"
-        return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
 
 
 class FedProx(FedAvg):

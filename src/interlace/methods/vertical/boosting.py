@@ -51,7 +51,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -778,10 +777,6 @@ class VerticalTrees(Method):
             Binning.model_validate(model["binning"]),
             [Split.model_validate(split) for split in model["splits"]],
         )
-
-    def _fingerprint(self, fed: Federation) -> str:
-        text = f"{sorted(self.get_params().items())!r} {fed.seed}"
-        return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
 
     def _scheme_before(self, fed: Federation, checkpoint: str | None) -> Scheme | None:
         """The scheme of a training that was stopped: another would round gradients otherwise."""

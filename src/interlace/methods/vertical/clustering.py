@@ -39,7 +39,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -202,13 +201,7 @@ class KMeansSide(PassiveSide):
         """
         if self.party.name == self.partner:
             return rows
-        shared = torch.from_numpy(self.party.shared_with(self.partner))
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(shared):
-            raise Refused(
-                f"party '{self.party.name}' was asked for a row outside of the {len(shared):,} "
-                f"people it shares with '{self.partner}'"
-            )
-        return shared[rows.long()]
+        return torch.from_numpy(self._mine(rows))
 
     def forget_people(self) -> None:
         """The clusters stay; the former table's points go."""
@@ -510,10 +503,6 @@ class _Clustering(Method):
         self.history_ = history_from_json(state.meta["history"])
         self.loss_ = float(state.meta["loss"])
         self.active_.boundary.round = int(state.meta["round"])
-
-    def _fingerprint(self, fed: Federation) -> str:
-        text = f"{sorted(self.get_params().items())!r} {fed.seed}"
-        return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
 
     def _checkpoint(self, fed: Federation, name: str, epoch: int) -> None:
         for peer in self._peers():

@@ -247,13 +247,6 @@ class FedCVT(JointTraining):
         own_rows = torch.cat([own, torch.from_numpy(rows)])
         return asked, own_rows, torch.cat(held), torch.cat(labels), drawn
 
-    def _held(self, fed: Federation, rows: Rows) -> Tensor:
-        """Which parties with columns hold the active party's people, itself last."""
-        held = torch.from_numpy(fed.alignment.holders[rows])
-        if self.own_ is None:
-            return held
-        return torch.cat([held, torch.ones(len(held), 1, dtype=torch.bool)], 1)
-
     def _loss(
         self, views: list[Tensor], held: Tensor, labels: Tensor, whole: int
     ) -> tuple[Tensor, Tensor, Tensor]:

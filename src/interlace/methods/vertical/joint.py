@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -173,6 +172,13 @@ class JointModel(Method):
                 out.append(self.top_(cuts))
         return torch.cat(out)
 
+    def _held(self, fed: Federation, rows: Rows) -> Tensor:
+        """Which parties with columns hold the active party's people, (n, parties), itself last."""
+        held = torch.from_numpy(fed.alignment.holders[rows])
+        if self.own_ is None:
+            return held
+        return torch.cat([held, torch.ones(len(held), 1, dtype=torch.bool)], 1)
+
     def _expect(self, party: str, embedding: Tensor, count: int) -> Tensor:
         """An embedding of the agreed shape, or a refusal.
 
@@ -230,10 +236,6 @@ class JointModel(Method):
         self._take(state)
         stopping.best, stopping.best_epoch = state.meta["best"]
         return epoch
-
-    def _fingerprint(self, fed: Federation) -> str:
-        text = f"{sorted(self.get_params().items())!r} {fed.seed}"
-        return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
 
     def _state(self, stopping: EarlyStopping) -> State:
         tensors = training_state(self.top_, self.optimiser_, self.randomness_)

@@ -431,13 +431,6 @@ class OneShotVFL(JointModel):
             unlabelled_held=self._held(fed, rest),
         )
 
-    def _held(self, fed: Federation, rows: Rows) -> Tensor:
-        """Which parties with columns hold people of the active party, itself last."""
-        held = torch.from_numpy(fed.alignment.holders[rows])
-        if self.own_ is None:
-            return held
-        return torch.cat([held, torch.ones(len(held), 1, dtype=torch.bool)], 1)
-
     def _first_round(self, fed: Federation, cast: _Cast, settings: LocalSettings) -> None:
         """Upload 1, download 1, and learning at every client."""
         boundary = fed.active.boundary

@@ -54,7 +54,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import asdict
-from hashlib import blake2b
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -682,10 +681,6 @@ class SecureTransfer(Method):
         self.peer_.ask(SecureTransferSide.resume, {"name": name, "epoch": epoch})
         self._take(state)
         return epoch
-
-    def _fingerprint(self, fed: Federation) -> str:
-        text = f"{sorted(self.get_params().items())!r} {fed.seed}"
-        return blake2b(text.encode() + fed.rows.tobytes(), digest_size=16).hexdigest()
 
 
 def _signs(fed: Federation) -> Floats:
