@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.job_def import JobMetaKey, RunStatus
 from nvflare.apis.workspace import Workspace
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.collab import collab
 from nvflare.collab.api.context import Context
 from nvflare.collab.runtime.controller import CollabController
@@ -23,6 +26,8 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from interlace.engines import flare
+from interlace.sites import provision, submission
+from interlace.sites.contract import Contract
 
 
 @pytest.mark.parametrize(
@@ -71,18 +76,31 @@ def test_collab_offers_what_a_site_and_the_hub_use() -> None:
         assert hasattr(inspect.getattr_static(collab, name), "__get__")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "nvflare.collab.runtime.controller.CollabController",
-        "nvflare.collab.runtime.executor.CollabExecutor",
-        "interlace.sites.job.Hub",
-        "interlace.sites.job.Site",
-    ],
-)
+@pytest.mark.parametrize("path", provision.CLASSES)
 def test_a_job_names_classes_that_are_there(path: str) -> None:
     module, name = path.rsplit(".", 1)
     assert inspect.isclass(getattr(import_module(module), name))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "interlace.sites.job.Party",  # its table can be a query, which may copy any file
+        "interlace.sites.service.down",
+        "nvflare.collab.runtime.executor.optional_import",
+    ],
+)
+def test_a_job_calls_nothing_else_of_the_modules_that_it_names(path: str) -> None:
+    assert callable(getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2]))
+    allows = ComponentPathAuthorizer._path_matches_prefix
+    assert not any(allows(path, allowed) for allowed in provision.CLASSES)
+
+
+def test_a_job_of_ours_names_exactly_what_sites_allow(tmp_path: Path) -> None:
+    contract = Contract(name="small", parties=["bank", "shop"], active="bank")
+    submission.write_job(contract, tmp_path)
+    text = "".join(f.read_text() for f in tmp_path.glob("*/config/config_*.json"))
+    assert set(re.findall(r'"path": "([^"]+)"', text)) == set(provision.CLASSES)
 
 
 def test_a_release_without_a_core_cell_gets_collab_calls() -> None:

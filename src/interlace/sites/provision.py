@@ -43,7 +43,14 @@ from interlace.sites.folder import PartyFolder, Site
 
 Kind = Literal["site", "user", "server"]
 KINDS: tuple[Kind, ...] = ("site", "user", "server")
-CLASSES = ["interlace.sites.", "nvflare.collab.runtime."]  # all that a job may load here
+# All that a job may load here. FLARE takes these for beginnings, and calls whatever a module holds
+# under a name: with a whole module here, a job that nobody approved could call any function in it.
+CLASSES = [
+    "interlace.sites.job.Hub",
+    "interlace.sites.job.Site",
+    "nvflare.collab.runtime.controller.CollabController",
+    "nvflare.collab.runtime.executor.CollabExecutor",
+]
 LARGEST = 2**20  # bytes of a request or of certificates
 SCHEME, SECURITY = "tcp", "mtls"
 
@@ -85,9 +92,17 @@ class Invitation(BaseModel):
             raise JobError(f"{path} is not an invitation to a federation") from e
 
 
+_USERS = "@user.interlace"
+
+
 def user_name(party: str) -> str:
     """What FLARE calls the user of a party; it wants the form of an address."""
-    return f"{party}@user.interlace"
+    return party + _USERS
+
+
+def party_of(user: str) -> str:
+    """The party whose user FLARE calls so."""
+    return user.removesuffix(_USERS)
 
 
 def fingerprint_of(certificate: Path) -> str:
@@ -167,6 +182,11 @@ class Authority:
             raise Refused(f"{bundle} asks for no certificate of a site")
         party = str(found["site"]["name"])
         check_site_name(party)
+        if party == invitation.host:
+            raise Refused(
+                f"'{party}' is what the server's machine is called, whose certificate would pass "
+                "for that party's; the party needs another name"
+            )
         due = {"site": party, "user": user_name(party), "server": invitation.host}
         for kind, request in found.items():
             if request["project"] != invitation.federation:
