@@ -116,3 +116,19 @@ def test_a_job_that_sites_cannot_do_names_the_field(bad: dict[str, Any], tmp_pat
 def test_names_that_no_site_can_have(name: str) -> None:
     with pytest.raises(JobError):
         check_site_name(name)
+
+
+@pytest.mark.parametrize("text", ["\x1b[2K\x1b[1Amethod split", "a\nmethod    split", "a\u202eb"])
+def test_what_people_approve_looks_like_nothing_else(text: str, contract: Contract) -> None:
+    fields = json.loads(contract.text)
+    for change in ({"purpose": text}, {"method": {"name": "split", "bad": [text]}}):
+        with pytest.raises(Refused, match="can be printed"):
+            Contract.read(json.dumps(fields | change))
+    described = Contract.read(json.dumps(fields | {"description": "Who takes\nup the offer.\n"}))
+    assert described.description == "Who takes up the offer."
+
+
+def test_nobody_waits_for_ever(contract: Contract) -> None:
+    fields = contract.text.replace('"wait":24.0', '"wait":Infinity')
+    with pytest.raises(Refused, match="wait"):
+        Contract.read(fields)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from interlace.errors import JobError
+from interlace.errors import JobError, Refused
 from interlace.sites.contract import Contract
-from interlace.sites.folder import ENVIRONMENT, PartyFolder, Status, here
+from interlace.sites.folder import ENVIRONMENT, PartyFolder, Site, Status, here
 
 Make = Callable[..., PartyFolder]
 
@@ -66,8 +66,15 @@ def test_a_run_stays_in_its_folder(name: str, make_party: Make) -> None:
 def test_a_contract_once_kept_is_not_exchanged(make_party: Make, contract: Contract) -> None:
     run = make_party("bank").run(contract.run)
     run.keep(contract)
-    run.keep(contract.model_copy(update={"purpose": "marketing"}))
+    run.keep(contract)
+    with pytest.raises(Refused, match="name of another contract"):
+        run.keep(contract.model_copy(update={"purpose": "marketing"}))
     assert run.contract.purpose == "credit"
+
+
+def test_nobody_else_on_the_machine_looks_into_a_folder(tmp_path: Path) -> None:
+    made = PartyFolder(tmp_path / "bank", Site(name="bank")).write(Site(name="bank"))
+    assert made.root.stat().st_mode & 0o077 == 0
 
 
 def test_how_a_run_stands_is_kept_and_says_how_long_it_still_takes(

@@ -66,8 +66,7 @@ def new(
     root = out or Path(name)
     if (root / "site.yaml").exists():
         raise JobError(f"{root} is a party's folder already; choose another by --out")
-    root.mkdir(parents=True, exist_ok=True)
-    PartyFolder(root.resolve(), Site(name=name)).write(Site(name=name, drives=drives, hosts=hosts))
+    PartyFolder(root, Site(name=name)).write(Site(name=name, drives=drives, hosts=hosts))
     file = root / "party.yaml"
     if not file.exists():
         line = (

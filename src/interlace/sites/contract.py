@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -21,6 +22,7 @@ from interlace.job.spec import Matching, MethodChoice, read_public
 # What NVIDIA FLARE takes for a site's name, and a certificate for a common name.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 MOST_BYTES = 2**16  # of a contract as JSON
+MOST_HOURS = 30 * 24  # that a run waits; the sites' processes for it stay up as long
 
 
 def check_site_name(name: str) -> str:
@@ -72,7 +74,7 @@ class Contract(BaseModel):
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[0, 1, 2], min_length=1)
     test: float = Field(default=0.25, gt=0, lt=1)
     align: Matching = Field(default_factory=Matching)
-    wait: float = Field(default=24.0, gt=0)
+    wait: float = Field(default=24.0, gt=0, le=MOST_HOURS)
     classes: int | None = Field(default=None, ge=1)
     scores: Scoring | None = None
     version: str = interlace.__version__
@@ -89,10 +91,22 @@ class Contract(BaseModel):
                 raise ValueError(f"'{name}' stands there twice; every party needs its own name")
         return parties
 
+    @field_validator("description")
+    @classmethod
+    def _one_line(cls, description: str) -> str:
+        return " ".join(description.split())
+
     @model_validator(mode="after")
     def _driver(self) -> Self:
         if self.active not in self.parties:
             raise ValueError(f"`active` is '{self.active}', which is not among `parties`")
+        return self
+
+    @model_validator(mode="after")
+    def _legible(self) -> Self:
+        """What people read before they approve can look like nothing else, nor be hidden."""
+        if not all(map(str.isprintable, _texts(self.model_dump(mode="json")))):
+            raise ValueError("texts are single lines of characters that can be printed")
         return self
 
     @property
@@ -151,6 +165,19 @@ class Contract(BaseModel):
                 f"this is not a contract of interlace {interlace.__version__}: `{where}`: "
                 f"{fault['msg'].lower()}"
             ) from e
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def read_contract(path: Path, *, submitter: str, classes: int | None = None) -> Contract:

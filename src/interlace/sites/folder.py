@@ -28,7 +28,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from interlace.errors import InterlaceError, JobError
+from interlace.errors import InterlaceError, JobError, Refused
 from interlace.files import write_whole
 from interlace.job.spec import PartyFile, read_party_file
 from interlace.sites.contract import Contract
@@ -127,10 +127,18 @@ class RunFolder:
         return self.path / "log.txt"
 
     def keep(self, contract: Contract) -> None:
-        """Keep the contract; a run has one for good."""
+        """Keep the contract; a run has one for good.
+
+        Raises:
+            Refused: there is another of that name, whose approval and plan this one would take.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "contract.json").exists():
             write_whole(self.path / "contract.json", contract.text.encode())
+        elif self.contract.digest != contract.digest:
+            raise Refused(
+                f"'{self.name}' is the name of another contract here; change the job's `name`"
+            )
 
     @property
     def contract(self) -> Contract:
@@ -236,7 +244,8 @@ class PartyFolder:
 
     def write(self, site: Site) -> PartyFolder:
         """Keep what the organisation takes on."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        # Models and checkpoints are as private as the table.
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = yaml.safe_dump(site.model_dump(), sort_keys=False)
         write_whole(self.root / "site.yaml", text.encode())
         return PartyFolder(self.root.resolve(), site)
