@@ -244,7 +244,7 @@ def main() -> None:
     ):
         for tables, contract in contracts():
             task = {"task": "regression"} if contract.classes == 1 else {}
-            policy = {"approve": [{}], "allow_also": ["model weights"]}
+            policy = {"approve": [{"drivers": NAMES[:1]}], "allow_also": ["model weights"]}
             federation.give(tables, policy=policy, **task)
             federation.plan(contract)
             print(contract.name, flush=True)

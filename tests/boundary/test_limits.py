@@ -45,6 +45,30 @@ def test_a_resumed_party_counts_on(boundary: Any, release: Any) -> None:
         resumed.answering(asked())
 
 
+def test_what_left_after_a_checkpoint_counts_too(boundary: Any, release: Any) -> None:
+    size = release(boundary(), torch.zeros(4, 4)).encoded_size()
+    out = boundary(max_bytes_of={Kind.EMBEDDING: size}, max_requests=1)
+    checkpoint = out.state()
+    out.answering(asked())
+    release(out, torch.zeros(4, 4))
+    out.load_state(checkpoint)
+    with pytest.raises(PolicyError, match="of embedding"):
+        release(out, torch.zeros(4, 4))
+    with pytest.raises(Refused, match="at most 1 requests"):
+        out.answering(asked())
+
+
+def test_a_new_process_counts_on_from_the_ledger(boundary: Any, release: Any) -> None:
+    out = boundary()
+    release(out, torch.zeros(4, 4))
+    out.admit(asked(out.party), [Slot("rows", Kind.ROW_SELECTION)])
+    later = boundary()
+    later.go_on_after(out.ledger)
+    assert later.sent_of == out.ledger.sent_by(out.party)
+    assert later.sent_of[Kind.EMBEDDING] > 0
+    assert later.requests == 1
+
+
 def test_people_are_counted_as_often_as_they_come(boundary: Any, release: Any) -> None:
     out = boundary(max_people=8)
     for _ in range(2):
@@ -110,16 +134,17 @@ def test_requests_are_counted_where_they_are_answered() -> None:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ({"methods": {"split"}}, "takes no part in 'agg': `methods` lists split"),
-        ({"partners": {"bank"}}, "does not train with 'shop': `partners` lists bank"),
-        ({"purposes": {"research"}}, "not for 'marketing': `purposes` lists research"),
-        ({"methods": set()}, "lists none"),
+        ({"methods": {"split"}}, "takes no part in 'agg' (`methods`)"),
+        ({"partners": {"bank"}}, "does not train with 'shop' (`partners`)"),
+        ({"purposes": {"research"}}, "not for 'marketing' (`purposes`)"),
+        ({"methods": set()}, "takes no part in 'agg' (`methods`)"),
     ],
 )
 def test_a_party_says_what_it_does_not_take_part_in(policy: dict[str, Any], said: str) -> None:
     objection = Policy(**policy).objection(["split", "agg"], ["bank", "shop"], "marketing")
     assert objection is not None
     assert said in objection
+    assert "research" not in objection  # what else a policy says is not the driver's affair
 
 
 def test_a_policy_without_such_lists_objects_to_nothing() -> None:

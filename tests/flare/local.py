@@ -78,7 +78,7 @@ class Local:
                 "table": "table.csv",
                 "id": "id" if "id" in table.columns else None,
                 "secret": 1000 + i,
-                "policy": {"approve": [{}]},
+                "policy": {"approve": [{"drivers": [NAMES[0]]}]},
                 **({"label": "benign"} if "benign" in table.columns else {}),
                 **fields,
             }

@@ -100,7 +100,9 @@ def test_two_runs_at_once_come_to_what_one_process_comes_to(
 def test_who_does_not_want_to_is_not_made_to(federation: Local) -> None:
     """A party that refuses, another version of the package, a site that is not there."""
     other = contract("other-version", version="0.0.1")
-    federation.give(vertical_tables(), policy={"approve": [{}], "methods": ["agg"]})
+    federation.give(
+        vertical_tables(), policy={"approve": [{"drivers": [NAMES[0]]}], "methods": ["agg"]}
+    )
     refused = contract("refused")
     try:
         with ThreadPoolExecutor() as pool:

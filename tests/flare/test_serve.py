@@ -27,7 +27,9 @@ PEOPLE = 12
 
 
 def test_a_service_over_sites(federation: Local, tmp_path: Path) -> None:
-    federation.give(vertical_tables(), policy={"approve": [{"max_people": PEOPLE}]})
+    federation.give(
+        vertical_tables(), policy={"approve": [{"drivers": ["hospital"], "max_people": PEOPLE}]}
+    )
     trained = Contract(
         name="online",
         parties=NAMES[:2],

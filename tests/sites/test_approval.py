@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from hashlib import blake2b
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,12 +17,16 @@ from interlace.errors import InterlaceError, Refused
 from interlace.job.spec import PartyFile
 from interlace.sites import approval
 from interlace.sites.account import Account
-from interlace.sites.approval import Approval, decide
+from interlace.sites.approval import Approval, Decision
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, Status
 from interlace.sites.plan import Leaving, Plan
 
 Make = Callable[..., PartyFolder]
+
+
+def decide(folder: PartyFolder, contract: Contract, submitter: str = "bank") -> Decision:
+    return approval.decide(folder, contract, submitter)
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +130,7 @@ def test_a_rule_for_trainings_covers_no_scores(make_party: Make, contract: Contr
 def test_no_hand_puts_a_policy_aside(
     policy: dict[str, Any], said: str, make_party: Make, contract: Contract
 ) -> None:
-    shop = make_party("shop", approve=[{}], **policy)
+    shop = make_party("shop", approve=[{"drivers": ["bank"]}], **policy)
     answer = decide(shop, contract)
     assert answer.state != "approved"
     assert said in answer.reason
@@ -136,7 +142,7 @@ def test_no_hand_puts_a_policy_aside(
 def test_a_party_whose_table_is_away_waits_and_quotes_no_path(
     make_party: Make, contract: Contract
 ) -> None:
-    shop = make_party("shop", approve=[{}])
+    shop = make_party("shop", approve=[{"drivers": ["bank"]}])
     table = (shop.root / "table.csv").rename(shop.root / "secret.csv")
     said = decide(shop, contract)
     assert said.state == "waiting"
@@ -149,7 +155,7 @@ def test_a_party_whose_table_is_away_waits_and_quotes_no_path(
 def test_what_the_policy_keeps_back_cannot_be_approved(
     make_party: Make, contract: Contract
 ) -> None:
-    shop = make_party("shop", approve=[{}], allow=["control", "blinded ids"])
+    shop = make_party("shop", approve=[{"drivers": ["bank"]}], allow=["control", "blinded ids"])
     said = decide(shop, contract)
     assert said.state == "refused"
     assert "does not let embedding leave" in said.reason
@@ -159,7 +165,7 @@ def test_what_the_policy_keeps_back_cannot_be_approved(
 
 def test_another_version_of_the_package_is_refused(make_party: Make, contract: Contract) -> None:
     old = contract.model_copy(update={"version": "0.0.1"})
-    said = decide(make_party("shop", approve=[{}]), old)
+    said = decide(make_party("shop", approve=[{"drivers": ["bank"]}]), old)
     assert said.state == "refused"
     assert f"'shop' runs {interlace.__version__}" in said.reason
 
@@ -167,16 +173,20 @@ def test_another_version_of_the_package_is_refused(make_party: Make, contract: C
 def test_a_run_of_others_and_one_that_another_submitted_are_refused(
     make_party: Make, contract: Contract
 ) -> None:
-    shop = make_party("shop", approve=[{}])
+    shop = make_party("shop", approve=[{"drivers": ["bank"]}])
     theirs = contract.model_copy(update={"parties": ["bank", "clinic"]})
     assert "not among its parties" in decide(shop, theirs).reason
-    assert "'shop' submitted it" in decide(shop, contract, submitter="shop").reason
+    stranger = decide(shop, contract, submitter="shop")
+    assert "'shop' submitted it" in stranger.reason
+    assert stranger.approval is None  # it would stand in the way of the one who may
+    assert decide(shop, contract).state == "approved"
+    assert decide(shop, contract, submitter="shop").state == "refused"
 
 
 def test_a_party_that_has_stopped_refuses_and_signs_nothing(
     make_party: Make, contract: Contract
 ) -> None:
-    shop = make_party("shop", approve=[{}])
+    shop = make_party("shop", approve=[{"drivers": ["bank"]}])
     shop.stop_file.touch()
     said = decide(shop, contract)
     assert (said.state, said.approval) == ("refused", None)
@@ -185,7 +195,7 @@ def test_a_party_that_has_stopped_refuses_and_signs_nothing(
 
 
 def test_so_many_runs_a_day(make_party: Make, contract: Contract) -> None:
-    shop = make_party("shop", approve=[{}], runs_per_day=1)
+    shop = make_party("shop", approve=[{"drivers": ["bank"]}], runs_per_day=1)
     assert decide(shop, contract).state == "approved"
     assert decide(shop, contract).state == "approved"  # the same run is asked about many times
     second = contract.model_copy(update={"name": "second"})
@@ -196,12 +206,69 @@ def test_so_many_runs_a_day(make_party: Make, contract: Contract) -> None:
     assert decide(shop, third).state == "approved"
 
 
+def test_an_approval_serves_no_other_contract_of_the_same_name(
+    make_party: Make, contract: Contract
+) -> None:
+    """A run's name has eight digits of the digest: two contracts of one name take a second."""
+    shop = make_party("shop", approve=[RULE])
+    seen: dict[str, tuple[str, str]] = {}
+    for number in count():
+        for method in ("split", "boosted_trees"):
+            text = contract.text.replace('"name":"split"', f'"name":"{method}"')
+            text = text.replace('"description":""', f'"description":"{number}"')
+            start = blake2b(text.encode(), digest_size=32).hexdigest()[:8]
+            twin = seen.setdefault(start, (method, text))
+            if twin[0] != method:
+                break
+        else:
+            continue
+        break
+    mild, wild = sorted(map(Contract.read, (twin[1], text)), key=lambda c: c.method.name != "split")
+    assert (mild.run, mild.method.name) == (wild.run, "split")
+    assert decide(shop, mild).state == "approved"
+    with pytest.raises(Refused, match="another contract"):
+        decide(shop, wild)
+
+
+def test_a_word_is_the_partys_own_and_an_approval(
+    make_party: Make, contract: Contract, root: Any
+) -> None:
+    shop, bank = (make_party(name, approve=[{"drivers": ["bank"]}]) for name in ("shop", "bank"))
+    word = decide(shop, contract).approval
+    assert word is not None
+    sent = word.model_dump_json()
+    assert approval.approved_by("shop", sent, contract, root.pem) == word
+    with pytest.raises(Refused, match="'bank' did not sign"):
+        approval.approved_by("bank", sent, contract, root.pem)
+    decide(bank, contract)
+    no = approval.refuse(bank, bank.find(None), "no", by="hand").approval
+    assert no is not None
+    with pytest.raises(Refused, match="has refused"):
+        approval.approved_by("bank", no.model_dump_json(), contract, root.pem)
+
+
+def test_a_run_that_goes_on_is_charged_again(make_party: Make, contract: Contract) -> None:
+    shop = make_party("shop", approve=[{"drivers": ["bank"]}], budget={"epsilon": 2.5})
+    run = shop.run(contract.run)
+    run.keep(contract)
+    plan = Plan(run=run.name, party="shop", leaves={}, epsilon=1.0)
+    (run.path / "plan.json").write_text(plan.model_dump_json())
+    policy = shop.read().policy
+    approval.approve(shop, run)
+    approval.approve(shop, run)  # the same run
+    assert Account(shop.root).spent().epsilon == 1.0
+    approval.charge_again(shop, run, policy, plan)
+    with pytest.raises(Refused, match="beyond the `budget`"):
+        approval.charge_again(shop, run, policy, plan)
+    assert Account(shop.root).spent().epsilon == 2.0
+
+
 NOISE = [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 20.0}}]
 
 
 @rehearsed
 def test_the_privacy_budget_lasts_over_runs(make_party: Make, contract: Contract) -> None:
-    policy = {"approve": [{}], "guards": {"embedding": NOISE}}
+    policy = {"approve": [{"drivers": ["bank"]}], "guards": {"embedding": NOISE}}
     plan = decide(make_party("shop", **policy), contract).plan
     assert plan is not None
     assert plan.epsilon is not None
@@ -219,6 +286,7 @@ def test_the_privacy_budget_lasts_over_runs(make_party: Make, contract: Contract
     over = decide(shop, next_run())
     assert over.state == "refused"
     assert "privacy spent" in over.reason
+    assert not any(map(str.isdigit, over.reason))  # by runs with others, which are not its affair
     assert Account(shop.root).spent().epsilon == pytest.approx(plan.epsilon)
 
 
@@ -227,7 +295,7 @@ def test_the_privacy_budget_lasts_over_runs(make_party: Make, contract: Contract
 
 @pytest.fixture
 def signed(make_party: Make, contract: Contract) -> Approval:
-    said = decide(make_party("shop", approve=[{}]), contract).approval
+    said = decide(make_party("shop", approve=[{"drivers": ["bank"]}]), contract).approval
     assert said is not None
     return said
 
@@ -265,12 +333,12 @@ def test_certificates_of_another_federation_and_old_ones_do_not_stand(
     make_party: Make, contract: Contract, root: Any
 ) -> None:
     other = type(root)()
-    said = decide(make_party("shop", by=other, approve=[{}]), contract).approval
+    said = decide(make_party("shop", by=other, approve=[{"drivers": ["bank"]}]), contract).approval
     assert said is not None
     with pytest.raises(Refused, match="another federation"):
         said.verify(contract, root.pem)
     said.verify(contract, other.pem)
-    shop = make_party("shop", days=-2, approve=[{}])
+    shop = make_party("shop", days=-2, approve=[{"drivers": ["bank"]}])
     old = approval.refuse(shop, shop.find(None), "", by="hand").approval
     assert old is not None
     with pytest.raises(Refused, match="expired on"):

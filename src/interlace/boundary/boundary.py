@@ -49,12 +49,14 @@ class Boundary:
         policy: Its rules.
         ledger: Where it writes what passed.
         seed: Seeds the guards' noise. ``None`` takes it from the operating system, as a real
-            deployment must: whoever knows the seed can take the noise off again.
+            deployment must: whoever knows the seed can take the noise off again. Then no noise
+            comes twice, also after a checkpoint.
     """
 
     def __init__(self, party: str, policy: Policy, ledger: Ledger, seed: int | None = None) -> None:
         self.party, self.policy, self.ledger = party, policy, ledger
         self.generator = torch.Generator()
+        self.repeatable = seed is not None
         if seed is None:
             self.generator.seed()
         else:
@@ -160,6 +162,14 @@ class Boundary:
         self.sent_of, self.requests = dict(before.sent_of), before.requests
         self.people = before.people
 
+    def go_on_after(self, ledger: Ledger) -> None:
+        """Count on what is limited for the whole run from what an earlier process noted."""
+        self.sent_of = ledger.sent_by(self.party)
+        self.requests = sum(
+            e.direction == "received" and e.receiver == self.party and not e.part
+            for e in ledger.entries()
+        )
+
     def _counted(self, message: Message) -> dict[Kind, int]:
         """Bytes by kind that have left once this message has, if some kinds are limited.
 
@@ -255,10 +265,15 @@ class Boundary:
                 f"the guards of party '{self.party}' are not those that the checkpoint was made "
                 "under; take them back, or train anew"
             )
-        self.generator.set_state(state["generator"])
+        if self.repeatable:
+            # Else two releases under the same noise would give the difference of what is under it.
+            self.generator.set_state(state["generator"])
         self.sent_bytes = int(state["sent_bytes"])
-        self.sent_of = dict(zip(Kind, state["sent_of"].tolist(), strict=True))
-        self.requests, self.people = int(state["requests"]), int(state["people"])
+        # More may have left since the state was kept.
+        then = dict(zip(Kind, state["sent_of"].tolist(), strict=True))
+        self.sent_of = {kind: max(size, self.sent_of.get(kind, 0)) for kind, size in then.items()}
+        self.requests = max(self.requests, int(state["requests"]))
+        self.people = max(self.people, int(state["people"]))
         groups: dict[tuple[Kind, str, int], dict[str, Tensor]] = {}
         for key, tensor in state.items():
             if "/" in key:

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from interlace.boundary.kinds import Kind
 from interlace.boundary.message import Message, Part
 from interlace.errors import InterlaceError
 
@@ -193,6 +194,16 @@ class Ledger:
             (session,),
         )
         return [Summary(*row[:8], *row[9:]) for row in rows]
+
+    def sent_by(self, party: str) -> dict[Kind, int]:
+        """Bytes by kind that a party has sent."""
+        self.flush()
+        rows = self._db.execute(
+            "SELECT kind, sum(bytes_after) FROM ledger "
+            "WHERE direction = 'sent' AND sender = ? GROUP BY kind",
+            (party,),
+        )
+        return {Kind(kind): size for kind, size in rows}
 
     def totals(self, session: str | None = None) -> Totals:
         """Rounds, messages and bytes of one conversation; ``None`` takes all."""

@@ -36,7 +36,7 @@ class Standing(BaseModel):
     """A standing rule: a run that keeps to all that it says is approved without asking anybody.
 
     Args:
-        drivers: Parties that may drive such a run.
+        drivers: Parties that may drive such a run; no rule is for all.
         methods: Methods of such a run, and their baselines.
         kinds: Kinds that may leave in it.
         purposes: What it may be for, by the job's `purpose`.
@@ -48,7 +48,7 @@ class Standing(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    drivers: Names | None = None
+    drivers: Annotated[Names, Field(min_length=1)]
     methods: Names | None = None
     kinds: frozenset[Kind] | None = None
     purposes: Names | None = None
@@ -121,24 +121,20 @@ class Policy(BaseModel):
     ) -> str | None:
         """Why the party takes no part in a job, or ``None``.
 
+        The driver reads it, so it names the setting and not what else stands there.
+
         Args:
             methods: The methods' names.
             partners: The other parties.
             purpose: What the job is for.
         """
         if self.methods is not None and (others := sorted(set(methods) - self.methods)):
-            return (
-                f"its policy takes no part in '{others[0]}': `methods` lists "
-                f"{_listed(self.methods)}"
-            )
+            return f"its policy takes no part in '{others[0]}' (`methods`)"
         if self.partners is not None and (others := sorted(set(partners) - self.partners)):
-            return (
-                f"its policy does not train with '{others[0]}': `partners` lists "
-                f"{_listed(self.partners)}"
-            )
+            return f"its policy does not train with '{others[0]}' (`partners`)"
         if self.purposes is not None and purpose not in self.purposes:
             asked = f"'{purpose}'" if purpose else "a job that does not say what it is for"
-            return f"its policy is not for {asked}: `purposes` lists {_listed(self.purposes)}"
+            return f"its policy is not for {asked} (`purposes`)"
         return None
 
     @property
@@ -165,7 +161,3 @@ class Policy(BaseModel):
             except PolicyError as e:
                 raise ValueError(f"the guards of {kind}: {e}") from e
         return self
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"

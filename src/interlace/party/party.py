@@ -113,7 +113,9 @@ class Party:
         self.bottom = bottom
         self.folder = folder
         self.own_secret = secret
+        self.noise_anew = False  # whether its guards' noise follows from no secret that is kept
         self.progress = ("", 0.0)  # what its driver said last
+        self.trainings: int | None = None  # how many more its driver may begin
         self.aligned: dict[str, NDArray[np.int64]] = {}
         self.sides: dict[str, PassiveSide] = {}
         self.record_in(Ledger(), seed=None)
@@ -236,7 +238,8 @@ class Party:
                 follow from it. ``None`` takes both from the operating system.
         """
         before = self.__dict__.get("boundary")
-        self.boundary = Boundary(self.name, self.policy, ledger, seed)
+        noise = None if self.noise_anew else seed
+        self.boundary = Boundary(self.name, self.policy, ledger, noise)
         if before is not None and before.ledger is ledger:  # another training of the same run
             self.boundary.go_on_from(before)
         self.secret = secrets.randbits(63) if seed is None else seed

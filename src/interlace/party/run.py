@@ -60,8 +60,17 @@ class RunSide(PassiveSide):
 
     @operation
     def train(self, training: Control) -> None:
-        """Begin a training of its own: another ``seed``, guards and accounts from new."""
-        self.party.train_anew(whole_number(training, "seed", 2**32))
+        """Begin a training of its own: another ``seed``, guards and accounts from new.
+
+        Raises:
+            Refused: all trainings of the run have begun.
+        """
+        seed = whole_number(training, "seed", 2**32)
+        if self.party.trainings is not None:
+            if not self.party.trainings:
+                raise Refused(f"party '{self.party.name}' has begun all trainings of this run")
+            self.party.trainings -= 1
+        self.party.train_anew(seed)
 
     @operation
     def progress(self, progress: Control) -> None:

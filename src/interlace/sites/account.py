@@ -21,15 +21,16 @@ class Spent(NamedTuple):
 class Account:
     """The account in a party's folder; a row for each run.
 
-    A run is charged with what its disclosure plan says when it is approved, and stays charged: one
-    that stopped early spent less, but how much less hangs on what its partners had by then.
+    A run is charged with what its disclosure plan says when it is approved, and once more each
+    time that it goes on after its process ended; and stays charged: one that stopped early spent
+    less, but how much less hangs on what its partners had by then.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "account.sqlite"
 
-    def charge(self, run: str, epsilon: float, delta: float) -> None:
-        """Count a run, or count it anew.
+    def charge(self, run: str, epsilon: float, delta: float, *, again: bool = False) -> None:
+        """Count a run, once for all its approvals, or ``again`` beside what was counted for it.
 
         Raises:
             InterlaceError: the account cannot be written: the run must not begin then.
@@ -37,8 +38,10 @@ class Account:
         with closing(self._open()) as db, db:
             db.execute(
                 "INSERT INTO charge VALUES (?1, ?2, ?3, ?4) "
-                "ON CONFLICT (run) DO UPDATE SET epsilon = ?2, delta = ?3",
-                (run, epsilon, delta, time.time()),
+                "ON CONFLICT (run) DO UPDATE SET "
+                "epsilon = iif(?5, epsilon + ?2, max(epsilon, ?2)), "
+                "delta = iif(?5, delta + ?3, max(delta, ?3))",
+                (run, epsilon, delta, time.time(), again),
             )
 
     def spent(self, without: str = "") -> Spent:

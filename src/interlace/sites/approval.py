@@ -10,7 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,7 +132,20 @@ def common_name(certificate: x509.Certificate) -> str:
     return str(found[0].value) if found else ""
 
 
-def decide(folder: PartyFolder, contract: Contract, submitter: str | None = None) -> Decision:
+def approved_by(party: str, word: str, contract: Contract, root: bytes) -> Approval:
+    """The approval that a party has sent, once it is sure to be one, its own and of this contract.
+
+    Raises:
+        Refused: it is not.
+    """
+    said = Approval.read(word)
+    said.verify(contract, root)
+    if (said.party, said.answer) != (party, "approved"):
+        raise Refused(f"'{party}' did not sign an approval: '{said.party}' has {said.answer}")
+    return said
+
+
+def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
     """Answer a contract: by what was said by hand, else by the party's policy.
 
     A waiting party is asked again: somebody may have answered by hand in the meantime. The contract
@@ -140,20 +154,24 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str | None = None
     Args:
         folder: The party's.
         contract: What is asked.
-        submitter: Which party submitted it, where that is known: it must be the one that drives.
+        submitter: Which party submitted it: it must be the one that drives, for others could use up
+            what a policy leaves to that one.
+
+    Raises:
+        Refused: another contract has this one's name here.
     """
     run = folder.run(contract.run)
     run.keep(contract)
+    # What follows is not signed: it is no answer to this contract, which may come once more.
+    if submitter != contract.active:
+        return Decision("refused", f"'{submitter}' submitted it for '{contract.active}' to drive")
     if folder.stopped:
-        # Not signed: it is no answer to this contract, and ends with the stop.
         return Decision(
-            "refused", f"'{folder.name}' has stopped everything (`party start` ends it)"
+            "refused", f"'{folder.name}' has stopped everything (`party stop --lift` ends it)"
         )
     given = answer_of(run)
     if given is not None:
         return Decision(given.answer, given.reason, given, plan_kept(run))
-    if submitter is not None and submitter != contract.active:
-        return refuse(folder, run, f"'{submitter}' submitted it for '{contract.active}' to drive")
     try:
         policy = folder.read().policy
     except InterlaceError:
@@ -170,7 +188,10 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str | None = None
         return Decision("waiting", f"'{folder.name}' cannot answer yet: {type(e).__name__}")
     for rule in policy.approve:
         if not _why_not(rule, folder, contract, plan):
-            return approve(folder, run, "standing rule")
+            try:
+                return approve(folder, run, "standing rule")
+            except Refused as e:  # another run has just used up what was left
+                return refuse(folder, run, str(e))
     run.note(Status(state="waiting", doing=f"for `interlace approve {run.name}`"))
     return Decision("waiting", f"'{folder.name}' has not answered yet", None, plan)
 
@@ -185,13 +206,27 @@ def approve(
     """
     contract, policy = run.contract, folder.read().policy
     plan = plan_for(folder, run)
-    why = objection(folder, policy, contract) or over_budget(folder, policy, plan)
-    if why:
-        raise Refused(f"{why}; nobody can approve '{run.name}' while the policy says so")
-    approval = _keep(folder, run, "approved", by, "")
-    Account(folder.root).charge(run.name, plan.epsilon or 0.0, plan.delta)
+    with _one_at_a_time(folder):
+        why = objection(folder, policy, contract) or over_budget(folder, policy, plan)
+        if why:
+            raise Refused(f"{why}; nobody can approve '{run.name}' while the policy says so")
+        # In this order: a crash between the two leaves a charge without a run, not the reverse.
+        Account(folder.root).charge(run.name, plan.epsilon or 0.0, plan.delta)
+        approval = _keep(folder, run, "approved", by, "")
     run.note(Status(state="approved", doing=f"approved by {by}"))
     return Decision("approved", "", approval, plan)
+
+
+def charge_again(folder: PartyFolder, run: RunFolder, policy: Policy, plan: Plan) -> None:
+    """Count a run once more that goes on after its process ended: it may send again what it sent.
+
+    Raises:
+        Refused: the party's privacy budget does not allow it.
+    """
+    with _one_at_a_time(folder):
+        if why := over_budget(folder, policy, plan, again=True):
+            raise Refused(f"'{folder.name}' does not go on with '{run.name}': {why}")
+        Account(folder.root).charge(run.name, plan.epsilon or 0.0, plan.delta, again=True)
 
 
 def refuse(
@@ -283,8 +318,17 @@ def methods_of(contract: Contract) -> list[str]:
     return [c.name for c in choices if entry(c.name).role == "method"]
 
 
-def over_budget(folder: PartyFolder, policy: Policy, plan: Plan) -> str | None:
-    """Why the party's privacy budget does not allow a run, or ``None``."""
+def over_budget(
+    folder: PartyFolder, policy: Policy, plan: Plan, *, again: bool = False
+) -> str | None:
+    """Why the party's privacy budget does not allow a run, or ``None``.
+
+    Args:
+        folder: The party's.
+        policy: Its policy.
+        plan: The run's.
+        again: Whether the run counts beside what was counted for it before.
+    """
     if policy.budget is None:
         return None
     if plan.epsilon is None:
@@ -292,19 +336,17 @@ def over_budget(folder: PartyFolder, policy: Policy, plan: Plan) -> str | None:
             "its policy has a privacy budget, and the run claims no privacy: put a `clip` and "
             f"noise before {' and '.join(plan.without_claim)}"
         )
-    spent = Account(folder.root).spent(without=plan.run)
+    spent = Account(folder.root).spent(without="" if again else plan.run)
     epsilon, delta = spent.epsilon + plan.epsilon, spent.delta + plan.delta
     if epsilon > policy.budget.epsilon or delta > policy.budget.delta:
-        return (
-            f"it would take the privacy spent to epsilon {epsilon:.3g}, delta {delta:.1g}; the "
-            f"budget is {policy.budget.epsilon:g}, {policy.budget.delta:g} (`budget`)"
-        )
+        # The driver reads this: how much is spent, and by runs with others, is not its affair.
+        return "it would take the privacy spent in all runs beyond the `budget` of its policy"
     return None
 
 
 def _why_not(rule: Standing, folder: PartyFolder, contract: Contract, plan: Plan) -> str | None:
     """What of a run a standing rule does not cover, or ``None``."""
-    if rule.drivers is not None and contract.active not in rule.drivers:
+    if contract.active not in rule.drivers:
         return "drivers"
     if rule.methods is not None and not set(methods_of(contract)) <= rule.methods:
         return "methods"
@@ -331,6 +373,14 @@ def _runs_today(folder: PartyFolder, but: RunFolder) -> int:
             given = answer_of(run)
             count += given is not None and given.answer == "approved"
     return count
+
+
+@contextmanager
+def _one_at_a_time(folder: PartyFolder) -> Iterator[None]:
+    """Limits over all runs hold only if nobody else counts meanwhile."""
+    with (folder.root / ".counting").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _keep(

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.collab import collab
 
 from interlace import runner
@@ -31,6 +32,7 @@ from interlace.engines.sealed import Identity, Meeting
 from interlace.engines.sites import Answering, Carry, Gate, Sites, sides_in
 from interlace.errors import InterlaceError, PartyAway, PartyFailed, Refused
 from interlace.federation import Federation
+from interlace.files import write_whole
 from interlace.job.spec import Job, PartyFile
 from interlace.methods import Method
 from interlace.methods.catalogue import entry
@@ -39,10 +41,17 @@ from interlace.party import State as Kept
 from interlace.serve.batch import Trained
 from interlace.serve.endpoint import listen, read_token, serve, url_of
 from interlace.serve.online import Scorer
-from interlace.sites.approval import Approval, decide, keep_others
+from interlace.sites.approval import (
+    approved_by,
+    charge_again,
+    decide,
+    keep_others,
+    methods_of,
+    plan_for,
+)
 from interlace.sites.contract import Contract
 from interlace.sites.folder import Listening, PartyFolder, State, Status
-from interlace.sites.plan import Plan
+from interlace.sites.provision import party_of
 from interlace.sites.submission import CONTRACT
 
 DAYS = 30  # the longest that a run can take
@@ -51,6 +60,8 @@ PREDECESSOR_SECONDS = 120.0
 ABORT_SECONDS = 20.0  # until FLARE has ended this process
 SCORING_PATIENCE = 5.0  # seconds; whoever asks for a score waits less
 LOOK_AGAIN = 1.0  # seconds for which a party's own word is not looked up again
+
+SUBMITTER = JobMetaKey.SUBMITTER_NAME.value
 
 OUTCOMES: dict[str, State] = {s: s for s in ("finished", "refused", "paused", "failed")}
 
@@ -84,6 +95,7 @@ class Site:
         """Read the contract, and be ready to answer the driver."""
         context = collab.fl_ctx
         self.job = context.get_job_id()
+        self.submitter = party_of(context.get_prop(FLContextKey.JOB_META)[SUBMITTER])
         self.cell = context.get_engine().get_cell()
         app = Path(context.get_prop(FLContextKey.WORKSPACE_OBJECT).get_app_dir(self.job))
         self.contract = Contract.read((app / CONTRACT).read_text())
@@ -128,29 +140,47 @@ class Site:
     @collab.final
     def stop(self) -> None:
         """The job is over; where it did not come to its end, the run can go on."""
+        if self._party is not None:
+            self._party.boundary.ledger.flush()
         if self.answering is not None and not self.answering.outcome:
             self.note("paused", reason=f"the job ended before '{self.contract.active}' said so")
 
     def gate(self) -> Gate:
         """Whether this party takes part."""
         with self._deciding:
-            if time.monotonic() - self._looked > LOOK_AGAIN:
-                said = decide(self.folder, self.contract)
+            if self.folder.stopped or time.monotonic() - self._looked > LOOK_AGAIN:
+                said = decide(self.folder, self.contract, self.submitter)
                 word = said.approval.model_dump_json() if said.approval else ""
                 self._gate, self._looked = Gate(said.state, said.reason, word), time.monotonic()
-                self._plan = said.plan
             return self._gate
 
     def party(self) -> Party:
-        """This party, from its own file, in the run's folder."""
-        file = self.folder.read()
-        if self._plan is not None:  # what was approved is all that leaves
-            file = file.model_copy(update={"policy": self._plan.applied(file.policy)})
-        party = runner.make_party(self.folder.name, file, label_needed=self.answering is None)
+        """This party, from its own file, in the run's folder.
+
+        Raises:
+            Refused: its policy has come to object since it approved, or its privacy budget does not
+                allow that the run goes on.
+        """
+        file, plan = self.folder.read(), plan_for(self.folder, self.run)
+        others = [name for name in self.contract.parties if name != self.folder.name]
+        methods = methods_of(self.contract)
+        if why := file.policy.objection(methods, others, self.contract.purpose):
+            raise Refused(why)
+        ledger = Ledger(self.run.ledger)
+        # Where people are scored nothing is sent again.
+        again = not self.contract.scores and bool(ledger.sent_by(self.folder.name))
+        # What was approved is all that leaves.
+        narrow = file.model_copy(update={"policy": plan.applied(file.policy, again=again)})
+        party = runner.make_party(self.folder.name, narrow, label_needed=self.answering is None)
+        if again:
+            charge_again(self.folder, self.run, file.policy, plan)
         party.folder = self.models()
         if party.own_secret is None:
             party.own_secret = _kept_secret(self.run.path / "secret")
-        party.record_in(Ledger(self.run.ledger), seed=None)
+            party.noise_anew = True  # the networks go on, and no noise comes twice
+        party.trainings = trainings_of(self.contract)
+        party.record_in(ledger, seed=None)
+        party.boundary.go_on_after(ledger)
         if self.contract.scores and holds_state(self.counts()):  # it goes on where it was
             party.boundary.load_state(read_state(self.counts()).tensors)
         self.note("running")
@@ -167,7 +197,6 @@ class Site:
         return self.run.path / "counts"
 
     _party: Party | None = None
-    _plan: Plan | None = None
     _answered = 0  # people
 
     def note(self, state: State, doing: str = "", done: float = 0.0, reason: str = "") -> None:
@@ -277,8 +306,7 @@ class Driver:
             if gate.state == "refused":
                 raise Refused(f"'{name}' does not take part: {gate.reason}")
             if gate.state == "approved":
-                words.append(Approval.read(gate.word))
-                words[-1].verify(self.contract, root)
+                words.append(approved_by(name, gate.word, self.contract, root))
                 waiting.remove(name)
                 continue
             if time.monotonic() - since > self.patience:
@@ -391,11 +419,17 @@ def sides_of(contract: Contract) -> set[type[PassiveSide]]:
     return sides_in(modules)
 
 
+def trainings_of(contract: Contract) -> int:
+    """How often guards' accounts may start from nought: once a training, and once more where
+    clients of a horizontal federation compare their columns."""
+    return len(contract.seeds) * (1 + len(runner.compared(job_of(contract)))) + 1
+
+
 def _kept_secret(file: Path) -> int:
     """The secret that this party draws from in this run: made once, and read when it goes on."""
     if not file.exists():
-        file.touch(mode=0o600)
-        file.write_text(str(secrets.randbits(63)))
+        write_whole(file, str(secrets.randbits(63)).encode())
+        file.chmod(0o600)  # the folder lets nobody else in before
     return int(file.read_text())
 
 

@@ -111,16 +111,23 @@ class Plan(BaseModel):
         """All kinds together."""
         return sum(leaving.bytes for leaving in self.leaves.values())
 
-    def applied(self, policy: Policy) -> Policy:
-        """The policy, made as narrow as the plan: its kinds, and its bytes of each."""
+    def applied(self, policy: Policy, *, again: bool = False) -> Policy:
+        """The policy, made as narrow as the plan: its kinds, and its bytes of each.
+
+        Args:
+            policy: The party's.
+            again: Whether the run goes on after its process ended. It sends again what followed
+                its last checkpoint then; all such endings together may take the plan once more.
+        """
         allowed = policy.allowed & set(self.leaves)
         changes: dict[str, Any] = {"allow": allowed, "allow_also": frozenset()}
         if self.people is not None:
             changes["max_people"] = min(policy.max_people or self.people, self.people)
         if self.capped:
             bounds = policy.max_bytes_of
+            times = 2 if again else 1
             changes["max_bytes_of"] = {
-                kind: min(bounds.get(kind, leaving.bytes), leaving.bytes)
+                kind: min(bounds.get(kind, times * leaving.bytes), times * leaving.bytes)
                 for kind, leaving in self.leaves.items()
             }
         return policy.model_copy(update=changes)

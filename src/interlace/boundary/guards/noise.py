@@ -115,7 +115,10 @@ class _Noise(Guard):
         return {"counts": self.counts.clone(), "width": torch.tensor(self.width)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.counts, self.width = state["counts"].clone(), int(state["width"])
+        # What has left since the state was kept has left all the same.
+        both = [self.counts, state["counts"]]
+        self.counts = torch.nn.utils.rnn.pad_sequence(both).max(dim=1).values
+        self.width = int(state["width"])
 
 
 class Gaussian(_Noise):

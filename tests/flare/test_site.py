@@ -1,0 +1,119 @@
+"""What a site's job process makes of its party, again and again: its limits outlast the process."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from interlace.boundary import Kind, Slot
+from interlace.engines.sites import Gate
+from interlace.errors import PolicyError, Refused
+from interlace.party import RunSide
+from interlace.sites.account import Account
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder
+from interlace.sites.folder import Site as Membership
+from interlace.sites.job import Site
+from interlace.sites.plan import Leaving, Plan
+
+CONTRACT = Contract(
+    name="small",
+    parties=["bank", "shop"],
+    active="bank",
+    method={"name": "split"},  # type: ignore[arg-type]
+    compare="none",
+    seeds=[0, 1],
+)
+EMBEDDING = [Slot("answer", Kind.EMBEDDING)]
+SIZE = 10_000  # bytes that the plan lets out
+
+
+def site(root: Path, **policy: Any) -> Site:
+    """A new process of the shop's site, whose run is approved."""
+    folder = PartyFolder(root, Membership(name="shop")).write(Membership(name="shop"))
+    (root / "t.csv").write_text("id,x\na,1\nb,2\n")
+    file = {"table": "t.csv", "policy": policy}
+    (root / "party.yaml").write_text(yaml.safe_dump(file))
+    made = Site()
+    made.folder, made.contract, made.job = folder, CONTRACT, "job"
+    made.submitter, made.answering = "bank", None
+    made.run = folder.run(CONTRACT.run)
+    made.run.keep(CONTRACT)
+    leaves = {kind: Leaving(messages=9, bytes=SIZE) for kind in (Kind.EMBEDDING, Kind.CONTROL)}
+    plan = Plan(run=CONTRACT.run, party="shop", leaves=leaves, epsilon=1.0)
+    (made.run.path / "plan.json").write_text(plan.model_dump_json())
+    return made
+
+
+def release(party: Any, rows: int = 100) -> torch.Tensor:
+    """About 4,000 bytes leave."""
+    values = [torch.zeros(rows, 10)]
+    party.boundary.about(torch.arange(rows))
+    message = party.boundary.release("s", "forward", "bank", EMBEDDING, values)
+    value: torch.Tensor = message.parts[0].value
+    return value
+
+
+def test_all_processes_of_a_run_together_send_no_more_than_the_plan_twice(tmp_path: Path) -> None:
+    for left in (2, 2, 0):
+        party = site(tmp_path).party()
+        for _ in range(left):
+            release(party)
+        with pytest.raises(PolicyError, match="embedding leave"):
+            release(party)
+        party.boundary.ledger.close()
+
+
+def test_a_run_that_goes_on_is_charged_again_and_one_that_begins_is_not(tmp_path: Path) -> None:
+    budget = {"epsilon": 1.5}
+    first = site(tmp_path, budget=budget)
+    release(first.party())
+    first.stop()
+    Account(tmp_path).charge(CONTRACT.run, 1.0, 0.0)  # as approved
+    with pytest.raises(Refused, match="does not go on"):
+        site(tmp_path, budget=budget).party()
+
+
+def test_a_policy_that_was_narrowed_since_the_approval_holds(tmp_path: Path) -> None:
+    site(tmp_path).party()
+    with pytest.raises(Refused, match=r"does not train with 'bank'"):
+        site(tmp_path, partners=["clinic"]).party()
+
+
+def test_no_noise_comes_twice_and_networks_begin_alike(tmp_path: Path) -> None:
+    guards = {"embedding": [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 1.0}}]}
+    drawn, kept = [], []
+    for _process in range(2):
+        party = site(tmp_path, guards=guards).party()
+        party.train_anew(0)
+        kept.append(party.secret)
+        before = party.boundary.state()
+        drawn.append(release(party, 2))
+        party.boundary.load_state(before)
+        drawn.append(release(party, 2))
+    assert kept[0] == kept[1]
+    assert len({tuple(noise.flatten().tolist()) for noise in drawn}) == 4
+    (account,) = party.boundary.accounts().values()
+    assert account["releases"] == 2  # a checkpoint takes none back
+
+
+def test_a_driver_begins_no_more_trainings_than_were_agreed(tmp_path: Path) -> None:
+    side = RunSide(site(tmp_path).party(), "bank")
+    for _ in range(3):  # two seeds, and the clients' agreement in a horizontal federation
+        side.train({"seed": 0})
+    with pytest.raises(Refused, match="all trainings"):
+        side.train({"seed": 0})
+
+
+def test_a_stop_is_heeded_at_once(tmp_path: Path) -> None:
+    stopped = site(tmp_path)
+    stopped._gate, stopped._looked = Gate("approved"), float("inf")
+    stopped._deciding = threading.Lock()
+    assert stopped.gate().state == "approved"
+    stopped.folder.stop_file.touch()
+    assert stopped.gate().state == "refused"
