@@ -324,6 +324,30 @@ def test_a_party_that_is_not_in_the_run_is_no_receiver(pair: Pair) -> None:
         pair.engine.deliver(Message("echo", "echo", "hospital", "bank", 0))
 
 
+def test_a_partner_that_sends_less_than_it_announced_does_not_keep_the_driver(pair: Pair) -> None:
+    pair.answering._rest = memoryview(b"")
+    answered = pair.answering._asked_for
+
+    def short(head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        return ({}, b"") if head["do"] == "more" else answered(head, body)
+
+    pair.answering._asked_for = short  # type: ignore[method-assign]
+    with pytest.raises(Refused, match=r"announced .* and sent"):
+        pair.peer.ask(EchoSide.large, {"rows": 3000})
+    for size in (None, "1", 10**12):
+        pair.answering._asked_for = lambda _head, _body, size=size: ({"of": size}, b"")  # type: ignore[method-assign,misc]
+        with pytest.raises(Refused, match="too many bytes"):
+            pair.peer.ask(EchoSide.echo, ROWS)
+
+
+def test_a_reason_moves_no_cursor(pair: Pair) -> None:
+    pair.engine.end("lab", "failed", "\x1b[2Jfine\n")
+    assert pair.answering.outcome == ("failed", " [2Jfine ")
+    pair.way.back = lambda _answer: b"-\x1b]0;owned\x07"
+    with pytest.raises(Refused, match=r"^ \]0;owned $"):
+        pair.peer.ask(EchoSide.echo, ROWS)
+
+
 # -- hellos ----------------------------------------------------------------------------------------
 
 

@@ -113,7 +113,7 @@ class Sites:
     def state(self, party: str) -> Gate:
         """Whether a partner takes part."""
         told, _ = self._frame(party, {"do": "state"}, b"")
-        return Gate(told["state"], str(told["reason"])[:_MOST_TEXT], str(told["word"]))
+        return Gate(told["state"], _legible(told["reason"]), str(told["word"]))
 
     def open(self, session: str, side: type[PassiveSide], party: str, partner: str) -> None:
         """Have a party take part, with this passive side, in a conversation ``partner`` drives."""
@@ -138,15 +138,17 @@ class Sites:
             self.progress(f"sending {size / 1e6:,.0f} MB to {party}", sent / size)
         ask = {"do": "deliver", "of": size}
         told, got = self._frame(party, ask, blob[sent:], message.operation)
-        size = told["of"]
-        if size > MAX_MESSAGE_BYTES:
-            raise Refused(f"'{party}' answers '{message.operation}' by {size:,} bytes: too many")
+        due = told.get("of")
+        if type(due) is not int or due > MAX_MESSAGE_BYTES:
+            raise Refused(f"'{party}' answers '{message.operation}' by too many bytes")
         pieces, came = [got], len(got)
-        while came < size:
+        while came < due:
             _, got = self._frame(party, {"do": "more"}, b"", message.operation)
+            if not got:
+                raise Refused(f"'{party}' announced {due:,} bytes and sent {came:,}")
             pieces.append(got)
             came += len(got)
-            self.progress(f"receiving {size / 1e6:,.0f} MB from {party}", came / size)
+            self.progress(f"receiving {due / 1e6:,.0f} MB from {party}", came / due)
         return decode(b"".join(pieces))
 
     def end(self, party: str, outcome: str, reason: str) -> None:
@@ -173,7 +175,7 @@ class Sites:
         if failed is None:
             return told, got
         if failed in _TOLD:
-            raise _TOLD[failed](str(told["text"])[:_MOST_TEXT])
+            raise _TOLD[failed](_legible(told["text"]))
         raise PartyFailed(party, operation or head["do"], f"{failed}; its own log says more")
 
     def _carried(self, party: str, what: bytes, number: int, sealed: bytes) -> bytes:
@@ -199,12 +201,9 @@ class Sites:
             if status == _SEALED:
                 return rest
             if status == _REFUSED:
-                raise Refused(rest.decode(errors="replace")[:_MOST_TEXT])
-            if status == _BUSY:
-                time.sleep(PAUSE)
-                asking = _AGAIN + frame[1:9]
-            else:
-                asking = frame
+                raise Refused(_legible(rest.decode(errors="replace")))
+            time.sleep(PAUSE)
+            asking = _AGAIN + frame[1:9] if status == _BUSY else frame
 
 
 class Answering:
@@ -241,7 +240,7 @@ class Answering:
         self._met: tuple[bytes, bytes] | None = None  # the driver's hello and its answer
         self._number, self._asked, self._answer = 0, b"", b""
         self._pieces: list[bytes] = []
-        self._rest = b""
+        self._rest = memoryview(b"")
         self._busy = threading.Lock()
 
     _party: Party | None
@@ -294,7 +293,7 @@ class Answering:
             if head["do"] == "state":
                 return gate._asdict(), b""
             if head["do"] == "end":
-                told = (str(head.get(about, ""))[:_MOST_TEXT] for about in ("outcome", "reason"))
+                told = (_legible(head.get(about, "")) for about in ("outcome", "reason"))
                 self.outcome = tuple(told)
                 return {}, b""
             if gate.state != "approved":
@@ -314,7 +313,7 @@ class Answering:
             return {}, b""
         if head["do"] == "more":
             piece, self._rest = self._rest[:PIECE], self._rest[PIECE:]
-            return {}, piece
+            return {}, bytes(piece)
         if head["do"] not in ("piece", "deliver"):
             raise Refused(f"there is nothing called '{str(head['do'])[:40]}' to do")
         due, came = head["of"], sum(map(len, self._pieces)) + len(body)
@@ -338,7 +337,7 @@ class Answering:
         if message.sender != self.driver:
             raise self.party.boundary.refusal(message, "its sender is not who sent it")
         answer = self.party.answer(message).encode()
-        self._rest = answer[PIECE:]
+        self._rest = memoryview(answer)[PIECE:]
         return {"of": len(answer)}, answer[:PIECE]
 
     @property
@@ -361,6 +360,11 @@ class Answering:
 
 class _Unseen(Exception):
     """The frame that is asked after has not come."""
+
+
+def _legible(text: object) -> str:
+    """What somebody else wrote, fit for a log and a terminal."""
+    return "".join(c if c.isprintable() else " " for c in str(text)[:_MOST_TEXT])
 
 
 def _packed(head: dict[str, Any], body: bytes) -> bytes:
