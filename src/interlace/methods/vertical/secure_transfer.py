@@ -60,7 +60,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor, nn
+from torch import nn
 
 from interlace.boundary.control import real_number, whole_number
 from interlace.boundary.kinds import Ciphertext, Control, RowSelection
@@ -422,16 +422,6 @@ class SecureTransferSide(PassiveSide):
 
     def _dimension(self, asked: dict[str, Any]) -> int:
         return whole_number(asked, "k", self.projection.settings.width)
-
-    def _mine(self, rows: Tensor) -> NDArray[np.int64]:
-        shared = self.party.shared_with(self.partner)
-        wanted = rows.numpy().astype(np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(shared)):
-            raise Refused(
-                f"party '{self.party.name}' was asked for a row outside of the {len(shared):,} "
-                f"people it shares with '{self.partner}'"
-            )
-        return np.asarray(shared[wanted], dtype=np.int64)
 
 
 # -- the method ----------------------------------------------------------------------------------
