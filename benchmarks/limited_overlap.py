@@ -299,10 +299,15 @@ def main() -> None:
         for line in lines(cells)
     ]
     result["seconds"] = round(time.time() - begun, 1)
+    gain = result["few_shot_on_images"].get(IMAGES, {}).get("gain_points", [])
     result["met"] = bool(
-        "bytes" in result
+        not result["skipped"]
+        and "credit" in result
         and result["bytes"]["ratio"] >= RATIO_TARGET
         and result["credit"]["seconds"] <= SECONDS_TARGET
+        and len(gain) == 3
+        and gain[1] > 0  # beyond the interval
+        and known
         and sum(known) >= ADVISED_TARGET * len(known)
     )
     print(json.dumps(result))

@@ -84,6 +84,12 @@ def test_what_is_advised_is_held_against_the_best_that_a_federation_can_run() ->
     assert found.method in ("one_shot", "fedcvt", "few_shot", "entity_augmentation", "shared_only")
     worse = cells(**{found.method: [0.5, 0.5]}, transfer=[0.82, 0.80])
     assert advice(worse, None)[0].within is False
+    failed = pl.col("method") == found.method
+    broken = worse.with_columns(
+        utility=pl.when(~failed).then("utility"), failed=pl.when(failed).then(pl.lit("too few"))
+    )
+    assert advice(broken, None)[0].within is False, "what cannot be fitted is no good advice"
+    assert advice(worse.filter(~failed), None)[0].within is None, "it was not run"
 
 
 def test_methods_that_come_first_get_a_line_of_their_own(tmp_path: Path) -> None:

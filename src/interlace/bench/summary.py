@@ -128,8 +128,9 @@ class Advice:
     Attributes:
         method: Its name, as the table has it.
         best: The row with the highest mean, but for those that need all tables in one place.
-        within: Whether the advised mean is within the best one's interval; ``None`` where one of
-            them was not run, or with too few seeds for an interval.
+        within: Whether the advised mean is within the best one's interval, which it is not where
+            it could not be fitted; ``None`` where it was not run, or with too few seeds for an
+            interval.
     """
 
     data: str
@@ -155,7 +156,9 @@ def advice(cells: pl.DataFrame, source: Path | None) -> list[Advice]:
         found = recommend(_situation(material(data, source), overlap, each)).method or ""
         method = {"split": "shared_only"}.get(found, found)
         low, advised = able[best].low, able.get(method)
-        within = None if low is None or advised is None else advised.mean >= low
+        within = None
+        if low is not None and method in here:
+            within = advised is not None and advised.mean >= low
         out.append(Advice(data, overlap, method, best, within))
     return out
 
