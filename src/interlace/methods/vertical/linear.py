@@ -59,7 +59,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from hashlib import blake2b
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
@@ -985,7 +984,7 @@ class _Keeper:
                 partner.peer.ask(LinearSide.checkpoint, at)
             meta = {
                 "history": history_to_json(self.method.history_),
-                "made_for": self._made_for(),
+                "made_for": self.method._fingerprint(self.fed),
                 "round": self.fed.active.boundary.round,
             }
             state = State(sides.block_state(self.own.block), meta)
@@ -1003,7 +1002,7 @@ class _Keeper:
         if self.name is None or done is None:
             return None
         state = read_checkpoint(self.fed.active, self.name, done)
-        if state.meta["made_for"] != self._made_for():
+        if state.meta["made_for"] != self.method._fingerprint(self.fed):
             raise JobError(
                 f"the checkpoint '{self.name}' was made with other settings or other people; "
                 "choose another run folder, or the job as it was"
@@ -1014,10 +1013,6 @@ class _Keeper:
         self.method.history_ = history_from_json(state.meta["history"])
         self.fed.active.boundary.round = int(state.meta["round"])
         return self.method.history_[-1].loss
-
-    def _made_for(self) -> str:
-        text = f"{sorted(self.method.get_params().items())!r} {self.fed.seed}"
-        return blake2b(text.encode() + self.fed.rows.tobytes(), digest_size=16).hexdigest()
 
 
 class LogisticRegression(GeneralisedLinear):
