@@ -16,6 +16,7 @@ from interlace.boundary.message import Part
 from interlace.cli import app
 from interlace.job.spec import PartyFile
 from interlace.sites import approval
+from interlace.sites.account import Account
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, RunFolder, Status
 from interlace.sites.plan import Leaving, Plan
@@ -241,3 +242,10 @@ def test_help_shows_an_example_and_what_comes_out(verb: str, call: Any) -> None:
     text = call(verb, "--help").output
     assert f"interlace {verb}" in text.partition("Usage")[2].partition("\n")[2]
     assert "What comes out" in text
+
+
+def test_a_party_sees_what_of_its_privacy_budget_is_spent(call: Any, make_party: Make) -> None:
+    shop = make_party("shop", budget={"epsilon": 8.0, "delta": 0.001})
+    Account(shop.root).charge("a run", 3.25, 1e-5)
+    said = " ".join(call("party", "check", "--party", shop.root, "--offline").output.split())
+    assert "epsilon 3.25 of 8, delta 1e-05 of 0.001" in said

@@ -116,14 +116,12 @@ class Approval(BaseModel):
 class Decision:
     """What a party says to a contract now.
 
-    ``approval`` is its signed form, which the driver collects; absent while it is waiting. ``plan``
-    is what it lets out at most.
+    ``approval`` is its signed form, which the driver collects; absent while it is waiting.
     """
 
     state: Literal["approved", "refused", "waiting"]
     reason: str = ""
     approval: Approval | None = None
-    plan: Plan | None = None
 
 
 def common_name(certificate: x509.Certificate) -> str:
@@ -171,7 +169,7 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
         )
     given = answer_of(run)
     if given is not None:
-        return Decision(given.answer, given.reason, given, plan_kept(run))
+        return Decision(given.answer, given.reason, given)
     try:
         policy = folder.read().policy
     except InterlaceError:
@@ -193,7 +191,7 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
             except Refused as e:  # another run has just used up what was left
                 return refuse(folder, run, str(e))
     run.note(Status(state="waiting", doing=f"for `interlace approve {run.name}`"))
-    return Decision("waiting", f"'{folder.name}' has not answered yet", None, plan)
+    return Decision("waiting", f"'{folder.name}' has not answered yet")
 
 
 def approve(
@@ -214,7 +212,7 @@ def approve(
         Account(folder.root).charge(run.name, plan.epsilon or 0.0, plan.delta)
         approval = _keep(folder, run, "approved", by, "")
     run.note(Status(state="approved", doing=f"approved by {by}"))
-    return Decision("approved", "", approval, plan)
+    return Decision("approved", "", approval)
 
 
 def charge_again(folder: PartyFolder, run: RunFolder, policy: Policy, plan: Plan) -> None:

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 import interlace
 from interlace.errors import InterlaceError
 from interlace.runner import make_party
+from interlace.sites.account import Account
 from interlace.sites.approval import common_name
 from interlace.sites.folder import PartyFolder
 from interlace.sites.provision import CLASSES, fingerprint_of, flare
@@ -117,6 +118,13 @@ def _policy(folder: PartyFolder) -> Iterator[Finding]:
             "the policy has a privacy budget and no guard that could claim one: every run will be "
             "refused",
             "Put `clip` and noise under `guards:` in party.yaml",
+        )
+    if policy.budget is not None:
+        spent = Account(folder.root).spent()
+        yield Finding(
+            "good",
+            f"privacy spent in all runs: epsilon {spent.epsilon:.3g} of {policy.budget.epsilon:g}, "
+            f"delta {spent.delta:.1g} of {policy.budget.delta:g}",
         )
     rules = len(policy.approve)
     if rules:
