@@ -221,6 +221,13 @@ def test_an_earlier_frame_that_comes_again_is_refused(pair: Pair) -> None:
     pair.peer.ask(EchoSide.echo, ROWS)  # the site goes on
 
 
+def test_a_flood_of_garbage_fills_no_ledger(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "MOST_NOTED", 3)
+    for _ in range(10):
+        assert pair.way.receive(b"garbage").startswith(b"-")
+    assert len(pair.refusals()) == 3
+
+
 def test_an_answer_that_a_relay_changes_is_refused(pair: Pair) -> None:
     pair.way.back = _tampered
     with pytest.raises(Refused, match="changed"):

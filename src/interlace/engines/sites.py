@@ -35,6 +35,7 @@ from interlace.party import Party, PassiveSide
 PIECE = 2**22  # bytes of a message in one frame
 CALL_SECONDS = 30.0  # how long one frame is waited for before it is asked what became of it
 PAUSE = 0.5  # seconds between two such questions
+MOST_NOTED = 1000  # frames that were nobody's; more of them would fill a disk
 
 # The first byte of what travels, in clear.
 _HELLO, _FRAME, _AGAIN = b"H", b"F", b"?"
@@ -242,6 +243,7 @@ class Answering:
         self._pieces: list[bytes] = []
         self._rest = memoryview(b"")
         self._busy = threading.Lock()
+        self._noted = 0
 
     _party: Party | None
 
@@ -352,7 +354,10 @@ class Answering:
         return self.party.boundary.refusal(Message("", "unread", self.driver, self.me, 0), why)
 
     def _note(self, refused: Refused) -> None:
-        """Note a frame that was refused before it was opened."""
+        """Note a frame that was refused before it was opened, but no flood of them."""
+        self._noted += 1
+        if self._noted > MOST_NOTED:
+            return
         log.warning("%s", refused)
         if self._party is not None:
             self._refusal(str(refused))
