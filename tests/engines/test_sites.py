@@ -368,7 +368,7 @@ def test_a_hello_of_another_federation_run_or_party_is_refused(
     for hello, why in (
         (_hello(other_authority.issue("hospital")), "not of this federation"),
         (_hello(authority.issue("hospital", days=-1)), "not valid today"),
-        (_hello(authority.issue("bank")), "names another"),
+        (_hello(authority.issue("bank")), "names 'bank'"),
         (_hello(hospital, me="bank"), "another run, job or party"),
         (_hello(hospital, meeting=Meeting("digest", "job-2")), "another run, job or party"),
         (_hello(hospital, meeting=Meeting("other", "job-1")), "another run, job or party"),

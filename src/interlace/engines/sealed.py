@@ -65,38 +65,56 @@ class Identity:
             names = ("client.key", "client.crt", "rootCA.pem")
             return cls(*((kit / "startup" / name).read_bytes() for name in names))
         except (OSError, ValueError) as e:
-            raise InterlaceError(f"the start-up kit {kit} cannot be read ({e})") from e
+            raise InterlaceError(
+                f"the start-up kit {kit} cannot be read ({e}); `interlace party install` puts it "
+                "together"
+            ) from e
 
     def sign(self, text: bytes) -> str:
         """A signature over ``text``, in hexadecimal."""
         return self.key.sign(text, _PSS, hashes.SHA256()).hex()
 
-    def check(self, name: str, certificate: bytes, signature: str, text: bytes) -> None:
-        """Make sure that the party ``name`` of this federation has signed ``text``.
 
-        Raises:
-            Refused: it has not, or its certificate is another federation's, expired, or not its.
-        """
-        try:
-            theirs = x509.load_pem_x509_certificate(certificate)
-            theirs.verify_directly_issued_by(self.root)
-        except (ValueError, TypeError, InvalidSignature):
-            raise Refused(f"the certificate of '{name}' is not of this federation") from None
-        named = theirs.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-        if [n.value for n in named] != [name]:
-            raise Refused(f"the certificate that came for '{name}' names another")
-        if not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
-            raise Refused(
-                f"the certificate of '{name}' is not valid today; provision that party again, or "
-                "set this machine's clock"
-            )
-        key = theirs.public_key()
-        try:
-            if not isinstance(key, rsa.RSAPublicKey):
-                raise ValueError
-            key.verify(bytes.fromhex(signature), text, _PSS, hashes.SHA256())
-        except (InvalidSignature, ValueError):
-            raise Refused(f"the hello of '{name}' is not signed by it") from None
+def check(
+    name: str, certificate: bytes, signature: str, text: bytes, root: x509.Certificate
+) -> None:
+    """Make sure that the party ``name`` of a federation has signed ``text``.
+
+    Args:
+        name: The party.
+        certificate: What is said to be its certificate, as PEM.
+        signature: What is said to be its signature, in hexadecimal.
+        text: What it has signed.
+        root: The federation's root certificate.
+
+    Raises:
+        Refused: it has not, or its certificate is another federation's, expired, or not its.
+    """
+    try:
+        theirs = x509.load_pem_x509_certificate(certificate)
+        theirs.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        raise Refused(f"the certificate of '{name}' is not of this federation") from None
+    if common_name(theirs) != name:
+        raise Refused(f"the certificate that came for '{name}' names '{common_name(theirs)}'")
+    if not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
+        raise Refused(
+            f"the certificate of '{name}' is not valid today; provision that party again, or "
+            "set this machine's clock"
+        )
+    key = theirs.public_key()
+    try:
+        if not isinstance(key, rsa.RSAPublicKey):
+            raise ValueError
+        key.verify(bytes.fromhex(signature), text, _PSS, hashes.SHA256())
+    except (InvalidSignature, ValueError):
+        raise Refused(f"what came for '{name}' is not signed by it") from None
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """Whom a certificate is about; nobody, if it names several."""
+    found = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return str(found[0].value) if len(found) == 1 else ""
 
 
 class Meeting(NamedTuple):
@@ -154,7 +172,7 @@ class Line:
             if told != due:
                 raise Refused(f"the hello of '{self.peer}' is for another run, job or party")
             signed = _canonical({**due, "key": key})
-            self.identity.check(self.peer, str(certificate).encode(), str(signature), signed)
+            check(self.peer, str(certificate).encode(), str(signature), signed, self.identity.root)
             secret = self._key.exchange(theirs)  # refuses keys of small order
         except (ValueError, TypeError, KeyError, AttributeError):
             raise Refused(f"what came from '{self.peer}' is not a hello") from None

@@ -14,19 +14,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.x509.oid import NameOID
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import interlace
 from interlace.boundary import Policy
 from interlace.boundary.policy import Standing
+from interlace.engines.sealed import Identity, check
 from interlace.errors import InterlaceError, JobError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.catalogue import entry
@@ -36,7 +32,6 @@ from interlace.sites.folder import PartyFolder, RunFolder, Status
 from interlace.sites.plan import Plan, compared, plan_of
 
 DAY = 24 * 3600
-_PADDING = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.MAX_LENGTH)
 
 Answer = Literal["approved", "refused"]
 
@@ -90,26 +85,8 @@ class Approval(BaseModel):
             raise Refused(f"{whose} is of another contract ({self.run})")
         if self.party not in contract.parties:
             raise Refused(f"{whose} is of nobody that takes part in '{contract.run}'")
-        try:
-            certificate = x509.load_pem_x509_certificate(self.certificate.encode())
-            certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(root))
-        except (ValueError, TypeError, InvalidSignature) as e:
-            raise Refused(f"{whose} bears a certificate of another federation") from e
-        if common_name(certificate) != self.party:
-            raise Refused(f"{whose} bears the certificate of '{common_name(certificate)}'")
-        if not certificate.not_valid_before_utc <= datetime.now(UTC):
-            raise Refused(f"the certificate of '{self.party}' is not valid yet; check the clocks")
-        if certificate.not_valid_after_utc < datetime.now(UTC):
-            raise Refused(
-                f"the certificate of '{self.party}' expired on "
-                f"{certificate.not_valid_after_utc:%d %B %Y}; it needs another"
-            )
-        key = certificate.public_key()
-        assert isinstance(key, rsa.RSAPublicKey)
-        try:
-            key.verify(bytes.fromhex(self.signature), self.signed, _PADDING, hashes.SHA256())
-        except (InvalidSignature, ValueError):
-            raise Refused(f"{whose} has been changed: its signature does not fit") from None
+        issuer = x509.load_pem_x509_certificate(root)
+        check(self.party, self.certificate.encode(), self.signature, self.signed, issuer)
 
 
 @dataclass(frozen=True)
@@ -122,12 +99,6 @@ class Decision:
     state: Literal["approved", "refused", "waiting"]
     reason: str = ""
     approval: Approval | None = None
-
-
-def common_name(certificate: x509.Certificate) -> str:
-    """Whom a certificate is about."""
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if found else ""
 
 
 def approved_by(party: str, word: str, contract: Contract, root: bytes) -> Approval:
@@ -389,11 +360,7 @@ def _keep(
     why: str,
 ) -> Approval:
     """Sign an answer and keep it."""
-    certificate = _read(folder.kit / "startup" / "client.crt", folder)
-    key = serialization.load_pem_private_key(
-        _read(folder.kit / "startup" / "client.key", folder), password=None
-    )
-    assert isinstance(key, rsa.RSAPrivateKey)
+    identity = Identity.of(folder.kit)
     unsigned = Approval(
         run=run.name,
         digest=run.contract.digest,
@@ -402,19 +369,8 @@ def _keep(
         by=by,
         reason=why,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
-        certificate=certificate.decode(),
+        certificate=identity.certificate.decode(),
     )
-    signature = key.sign(unsigned.signed, _PADDING, hashes.SHA256()).hex()
-    approval = unsigned.model_copy(update={"signature": signature})
+    approval = unsigned.model_copy(update={"signature": identity.sign(unsigned.signed)})
     write_whole(run.path / "approval.json", approval.model_dump_json(indent=1).encode())
     return approval
-
-
-def _read(file: Path, folder: PartyFolder) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as e:
-        raise InterlaceError(
-            f"{file} cannot be read ({e.strerror}), and '{folder.name}' signs its answers with it; "
-            "`interlace party install` puts it there"
-        ) from e

@@ -19,10 +19,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 import interlace
+from interlace.engines.sealed import common_name
 from interlace.errors import InterlaceError
 from interlace.runner import make_party
 from interlace.sites.account import Account
-from interlace.sites.approval import common_name
 from interlace.sites.folder import PartyFolder
 from interlace.sites.provision import CLASSES, fingerprint_of, flare
 from interlace.sites.service import process_of
