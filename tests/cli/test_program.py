@@ -54,6 +54,16 @@ def test_without_a_verb_it_shows_what_there_is(call: Call) -> None:
     assert all(verb in done.output for verb in VERBS)
 
 
+def test_a_fingerprint_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    from interlace.cli.console import say, show
+
+    fingerprint = "SHA256:8A:AB:12:CD:8F"  # :AB: and :CD: are names of emoji
+    say(fingerprint)
+    show(fingerprint)
+    printed = capsys.readouterr()
+    assert printed.out == printed.err == f"{fingerprint}\n"
+
+
 def test_an_error_is_one_line_and_exit_code_2(call: Call, folder: Path) -> None:
     done = call("run", "absent.yaml")
     assert done.exit_code == 2

@@ -13,8 +13,9 @@ from rich.text import Text
 
 PLAIN_WIDTH = 120  # of tables in a file or pipe, which has no width of its own
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Of the emoji that rich knows, two are :AB: and :CD:, as in a fingerprint.
+out = Console(highlight=False, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 if not out.is_terminal:
     out.width = PLAIN_WIDTH
 

@@ -120,7 +120,7 @@ def install(
 ) -> None:
     """Take up the certificates: put this party's start-up kit together.
 
-        interlace party install bank.certificates.zip --fingerprint SHA256:AB:CD:...
+        interlace party install bank.certificates.zip --fingerprint SHA256:8A:8D:...
 
     The fingerprint is what makes the certificates trustworthy: have it read out over the telephone.
     What comes out: `kit/`, and `user/` and `server/` where this party drives and hosts. Nothing
