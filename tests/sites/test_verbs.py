@@ -146,6 +146,21 @@ def test_who_has_no_user_cannot_submit(call: Any, make_party: Make, tmp_path: Pa
     assert "no user who may submit jobs" in done.output
 
 
+def test_a_job_that_its_own_party_declines_leaves_no_run(
+    call: Any, make_party: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "name: small\nparties: [bank, shop]\nactive: bank\n"
+        "method: {name: split, epochs: 1}\ncompare: none\nseeds: [0]\n"
+    )
+    bank = make_party("bank")
+    bank.user.mkdir()
+    done = call("submit", "job.yaml", "--party", bank.root, input="n\n")
+    assert done.exit_code == 1
+    assert "Approve this for your own party" in done.output
+    assert list(bank.runs()) == []
+
+
 def test_ledgers_are_shown_proved_exported_and_held_against_the_plan(
     call: Any, asked: Any, contract: Contract, tmp_path: Path
 ) -> None:
@@ -204,7 +219,9 @@ def test_a_party_that_answered_has_a_page_of_its_own(call: Any, asked: Any) -> N
 
 def test_logs_are_shown(call: Any, asked: Any) -> None:
     shop, run = asked
-    assert "has said nothing yet" in call("logs", "--party", shop.root).output
+    assert "has said nothing here" in call("logs", "--party", shop.root).output
+    run.log.touch()
+    assert "has said nothing here" in call("logs", "--party", shop.root).output
     run.log.write_text("epoch 1\n")
     assert "epoch 1" in call("logs", "--party", shop.root).output
 

@@ -23,8 +23,8 @@ def logs(
     What comes out: the lines of the run's `log.txt`; with --follow until the run is over.
     """
     one = opened(party).find(run)
-    if not one.log.exists():
-        say(f"{one.name} has said nothing yet")
+    if not one.log.exists() or not one.log.stat().st_size:
+        say(f"{one.name} has said nothing here; `interlace status {one.name}` says how it stands")
         if not follow:
             return
     at = 0

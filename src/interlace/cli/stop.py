@@ -31,5 +31,6 @@ def stop(run: RunArgument = None, party: FolderOption = None) -> None:
         say("It can go on: submit the same job again")
     else:
         approval.refuse(folder, one, "taken back by hand", by="hand")
-        say(f"It can go on after `interlace approve {one.name}` and another `interlace submit`")
+        verb = "submit" if one.contract.scores is None else "serve"
+        say(f"It can go on after `interlace approve {one.name}` and another `interlace {verb}`")
     show(Text.assemble(("stopped  ", "bold red"), one.name))

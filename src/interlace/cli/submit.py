@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,17 +83,23 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
     from interlace.sites import approval, submission
 
     run = folder.run(contract.run)
+    new = not (run.path / "contract.json").exists()
     run.keep(contract)
     show_contract(contract)
     given = approval.answer_of(run)
     if given is None or given.answer != "approved":
-        say("Rehearsing …")
-        show_plan(approval.plan_for(folder, run))
-        if not yes:
-            typer.confirm(
-                "Approve this for your own party, and ask the others?", abort=True, err=True
-            )
-        approval.approve(folder, run)
+        try:
+            say("Rehearsing …")
+            show_plan(approval.plan_for(folder, run))
+            if not yes:
+                typer.confirm(
+                    "Approve this for your own party, and ask the others?", abort=True, err=True
+                )
+            approval.approve(folder, run)
+        except BaseException:
+            if new:  # nobody was asked: it is no run
+                shutil.rmtree(run.path)
+            raise
     number = submission.submit(folder.user, contract)
     run.note(run.status.model_copy(update={"job": number, "reason": ""}))
     others = ", ".join(name for name in contract.parties if name != folder.name)

@@ -135,7 +135,7 @@ class Trained:
         if not self.simulation:
             raise JobError(
                 f"the run in {self.folder} went over sites, so the partners' parts of its model "
-                "are with them; what is here cannot score without a run over sites"
+                "are with them; `interlace serve` scores over sites, once they approve it"
             )
         parties = []
         for name, file in self.job.parties.items():
