@@ -8,18 +8,20 @@ from collections.abc import Mapping
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from interlace.assess import main_measures, rightness
 from interlace.bench.choices import choose, settings_of, tidy, utility
-from interlace.bench.material import Draw, draw, material
+from interlace.bench.material import Draw, Judge, draw, material
 from interlace.errors import InterlaceError
 from interlace.files import write_whole
 from interlace.methods.catalogue import build_method
 
 TUNING = (128, 1000)  # overlap and seed of the draw by which hyper-parameters are chosen
+# Where outcomes lie, by who judges them: nothing that is chosen may rest on those of the test.
+FOLDERS: dict[Judge, str] = {"test": "cells", "validation": "validation"}
 
 
 class Cell(NamedTuple):
@@ -29,10 +31,12 @@ class Cell(NamedTuple):
     overlap: int
     seed: int
     method: str
+    judge: Judge = "test"
 
     def path(self, folder: Path) -> Path:
         """Where its outcome lies."""
-        return folder / "cells" / f"{self.data}-{self.overlap}-{self.seed}-{self.method}.parquet"
+        name = f"{self.data}-{self.overlap}-{self.seed}-{self.method}.parquet"
+        return folder / FOLDERS[self.judge] / name
 
 
 SCHEMA = {
@@ -77,9 +81,9 @@ def fill(folder: Path, source: Path | None, cell: Cell) -> None:
     of = material(cell.data, source)
     chosen = json.loads(choice_path(folder, cell.data, cell.method).read_text())["chosen"]
     settings = settings_of(cell.method, of, chosen)
-    people = _drawn(cell.data, source, cell.overlap, cell.seed, "test")
+    people = _drawn(cell.data, source, cell.overlap, cell.seed, cell.judge)
     row: dict[str, Any] = {
-        **cell._asdict(),
+        **{name: value for name, value in cell._asdict().items() if name in SCHEMA},
         "unaligned": people.unaligned,
         "measure": main_measures(people.train.label_plan.task)[0],
         "settings": json.dumps(settings, sort_keys=True),
@@ -120,16 +124,14 @@ def _measure(cell: Cell, settings: dict[str, Any], people: Draw) -> dict[str, An
 
 
 @lru_cache(maxsize=2)
-def _drawn(
-    data: str, source: Path | None, overlap: int, seed: int, judge: Literal["test", "validation"]
-) -> Draw:
+def _drawn(data: str, source: Path | None, overlap: int, seed: int, judge: Judge) -> Draw:
     """A draw, kept for the next cells on it: matching its people takes time."""
     return draw(material(data, source), overlap, seed, judge)
 
 
-def read_cells(folder: Path) -> pl.DataFrame:
+def read_cells(folder: Path, judge: Judge = "test") -> pl.DataFrame:
     """All outcomes so far, in the order of the table."""
-    files = sorted((folder / "cells").glob("*.parquet"))
+    files = sorted((folder / FOLDERS[judge]).glob("*.parquet"))
     if not files:
         return pl.DataFrame(schema=SCHEMA)
     return pl.read_parquet(files).sort("data", "overlap", "seed", "method")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interlace.bench.cells import Cell, choice_path, fill, make_choice
+from interlace.bench.cells import FOLDERS, TUNING, Cell, choice_path, fill, make_choice
 from interlace.bench.choices import BASELINES, METHODS, methods_for
-from interlace.bench.material import FEW, NAMES, material
+from interlace.bench.material import FEW, NAMES, Judge, material
 from interlace.errors import DataError, JobError
 from interlace.files import write_whole
 
@@ -35,6 +35,8 @@ class Grid:
         seeds: As many draws of people.
         methods: Which rows of the table; all without.
         trials: Trials for each method's hyper-parameters on each data set.
+        judge: Whom the models are judged by. Validation people judge draws that are neither those
+            of the test nor the one by which hyper-parameters are chosen.
     """
 
     data: Sequence[str] = DATA
@@ -42,6 +44,7 @@ class Grid:
     seeds: int = 5
     methods: Sequence[str] = ()
     trials: int = 5
+    judge: Judge = "test"
 
     def cells(self, source: Path | None) -> tuple[list[Cell], list[str]]:
         """The cells, and why a data set has none.
@@ -65,9 +68,10 @@ class Grid:
                 continue
             overlaps = [n for n in of.overlaps if not self.overlaps or n in self.overlaps]
             methods = [m for m in methods_for(of) if not self.methods or m in self.methods]
+            first = 0 if self.judge == "test" else TUNING[1] + 1
             cells += [
-                Cell(name, overlap, seed, method)
-                for seed in range(self.seeds)
+                Cell(name, overlap, seed, method, self.judge)
+                for seed in range(first, first + self.seeds)
                 for overlap in overlaps
                 for method in methods
             ]
@@ -91,7 +95,8 @@ def carry_out(
 
     Args:
         grid: What is to be run. A folder can be filled by several runs, of parts of the grid.
-        folder: Takes ``chosen/`` (hyper-parameters), ``cells/`` (a Parquet file each).
+        folder: Takes ``chosen/`` (hyper-parameters), and ``cells/`` or, where validation people
+            judge, ``validation/`` (a Parquet file for each cell).
         source: The folder of the larger data sets.
         workers: Processes, of one thread each.
         progress: Told what was done, and which share of the work is behind.
@@ -170,7 +175,7 @@ def _begin() -> None:
 
 def _claim(folder: Path, terms: dict[str, Any]) -> None:
     """Make the folder, or see that it holds a run of the same kind."""
-    for inner in ("cells", "chosen"):
+    for inner in (*FOLDERS.values(), "chosen"):
         (folder / inner).mkdir(parents=True, exist_ok=True)
     note = folder / "grid.json"
     if note.exists():

@@ -27,6 +27,7 @@ from interlace.party import Party
 
 Index = NDArray[np.int64]
 Labels = Literal["all", "overlap"]
+Judge = Literal["test", "validation"]
 
 APART = 20_240_711  # draws the people who are for testing and for choosing, the same for ever
 SMALL = BottomSpec(network="mlp", hidden=(64,), width=32)
@@ -86,7 +87,7 @@ class Draw:
     unaligned: int
 
 
-def draw(material: Material, overlap: int, seed: int, judge: Literal["test", "validation"]) -> Draw:
+def draw(material: Material, overlap: int, seed: int, judge: Judge) -> Draw:
     """Draw the people of one federation.
 
     Args:
