@@ -156,7 +156,18 @@ def test_the_checks_tell_what_is_wrong(join: Join) -> None:
     said = _bad(party.write(site))
     assert "certificate of 'checked', and this is 'renamed'" in said
     party.write(party.site)
-    (party.kit / "local" / "resources.json").write_text("{}")
+    for name, change in (
+        ("resources.json", {"class_allow_list": ["interlace.sites."]}),
+        ("resources.json", {"class_list_enforcement_mode": "warn"}),
+        ("authorization.json", {"permissions": {"lead": "any"}}),
+    ):
+        file = party.kit / "local" / name
+        before = file.read_text()
+        file.write_text(json.dumps(json.loads(before) | change))
+        assert "does not hold jobs to the installed package" in _bad(party)
+        file.write_text(before)
+    assert _bad(party) == ""
+    (party.kit / "local" / "resources.json").unlink()
     assert "does not hold jobs to the installed package" in _bad(party)
     (party.kit / "startup" / "client.key").chmod(0o644)
     assert "other users of this machine can read" in _bad(party)

@@ -24,7 +24,7 @@ from interlace.errors import InterlaceError
 from interlace.runner import make_party
 from interlace.sites.account import Account
 from interlace.sites.folder import PartyFolder
-from interlace.sites.provision import CLASSES, fingerprint_of, flare
+from interlace.sites.provision import CLASSES, PERMISSIONS, fingerprint_of, flare
 from interlace.sites.service import process_of
 
 SOON = timedelta(days=30)
@@ -155,18 +155,25 @@ def _kits(folder: PartyFolder) -> Iterator[Finding]:
         kits[folder.server] = folder.site.host
     for kit, name in kits.items():
         yield from _certificate(kit, name)
-    settings = folder.kit / "local" / "resources.json"
+    yield from _held(folder.kit / "local")
+
+
+def _held(local: Path) -> Iterator[Finding]:
+    """Whether a site's own settings are those that :func:`harden` wrote."""
+    settings, rights = local / "resources.json", local / "authorization.json"
     try:
-        allowed = json.loads(settings.read_text())["class_allow_list"]
-    except (OSError, ValueError, KeyError):
-        allowed = None
-    if allowed == CLASSES:
+        kept = json.loads(settings.read_text())
+        found = kept["class_allow_list"], kept["class_list_enforcement_mode"]
+        permissions = json.loads(rights.read_text())["permissions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        found = permissions = None
+    if found == (CLASSES, "enforce") and permissions == PERMISSIONS:
         yield Finding("good", "no code comes with a job: only the installed package runs here")
     else:
         yield Finding(
             "bad",
-            f"{settings} does not hold jobs to the installed package",
-            "`interlace party install` writes it anew",
+            f"{settings} or {rights.name} does not hold jobs to the installed package",
+            "`interlace party install` writes them anew",
         )
 
 
