@@ -163,11 +163,12 @@ def _held(local: Path) -> Iterator[Finding]:
     settings, rights = local / "resources.json", local / "authorization.json"
     try:
         kept = json.loads(settings.read_text())
-        found = kept["class_allow_list"], kept["class_list_enforcement_mode"]
+        classes = (kept["class_allow_list"], kept["class_list_enforcement_mode"])
         permissions = json.loads(rights.read_text())["permissions"]
+        held = classes == (CLASSES, "enforce") and permissions == PERMISSIONS
     except (OSError, ValueError, KeyError, TypeError):
-        found = permissions = None
-    if found == (CLASSES, "enforce") and permissions == PERMISSIONS:
+        held = False
+    if held:
         yield Finding("good", "no code comes with a job: only the installed package runs here")
     else:
         yield Finding(
