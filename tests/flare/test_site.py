@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 import yaml
 
 from interlace.boundary import Kind, Slot
-from interlace.engines.sites import Gate
+from interlace.engines.sites import Answering, Gate
 from interlace.errors import PolicyError, Refused
-from interlace.party import RunSide
+from interlace.party import RunSide, State, read_state, write_state
 from interlace.sites.account import Account
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder
@@ -33,19 +34,19 @@ EMBEDDING = [Slot("answer", Kind.EMBEDDING)]
 SIZE = 10_000  # bytes that the plan lets out
 
 
-def site(root: Path, **policy: Any) -> Site:
+def site(root: Path, contract: Contract = CONTRACT, **policy: Any) -> Site:
     """A new process of the shop's site, whose run is approved."""
     folder = PartyFolder(root, Membership(name="shop")).write(Membership(name="shop"))
     (root / "t.csv").write_text("id,x\na,1\nb,2\n")
     file = {"table": "t.csv", "policy": policy}
     (root / "party.yaml").write_text(yaml.safe_dump(file))
     made = Site()
-    made.folder, made.contract, made.job = folder, CONTRACT, "job"
-    made.submitter, made.answering = "bank", None
-    made.run = folder.run(CONTRACT.run)
-    made.run.keep(CONTRACT)
+    made.folder, made.contract, made.job = folder, contract, "job"
+    made.submitter, made.answering = "bank", cast(Answering, SimpleNamespace(outcome=("finished",)))
+    made.run = folder.run(contract.run)
+    made.run.keep(contract)
     leaves = {kind: Leaving(messages=9, bytes=SIZE) for kind in (Kind.EMBEDDING, Kind.CONTROL)}
-    plan = Plan(run=CONTRACT.run, party="shop", leaves=leaves, epsilon=1.0)
+    plan = Plan(run=contract.run, party="shop", leaves=leaves, epsilon=1.0)
     (made.run.path / "plan.json").write_text(plan.model_dump_json())
     return made
 
@@ -117,3 +118,15 @@ def test_a_stop_is_heeded_at_once(tmp_path: Path) -> None:
     assert stopped.gate().state == "approved"
     stopped.folder.stop_file.touch()
     assert stopped.gate().state == "refused"
+
+
+def test_who_is_answered_by_a_model_does_not_write_it_anew(tmp_path: Path) -> None:
+    trained = site(tmp_path).party().path("models", "split-0")
+    write_state(trained, State({"weight": torch.ones(2)}, {}))
+    scoring = site(tmp_path, CONTRACT.to_score(10, 0)).party()
+    own = scoring.path("models", "split-0")
+    assert read_state(own).tensors["weight"].tolist() == [1.0, 1.0]
+    write_state(own, State({"weight": torch.zeros(2)}, {}))
+    assert read_state(trained).tensors["weight"].tolist() == [1.0, 1.0]
+    with pytest.raises(Refused, match="all trainings"):
+        RunSide(scoring, "bank").train({"seed": 0})

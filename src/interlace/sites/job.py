@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import secrets
+import shutil
 import threading
 import time
 from contextlib import suppress
@@ -174,7 +175,7 @@ class Site:
         party = runner.make_party(self.folder.name, narrow, label_needed=self.answering is None)
         if again:
             charge_again(self.folder, self.run, file.policy, plan)
-        party.folder = self.models()
+        party.folder = self.models() if self.answering is None else self._own_copy()
         if party.own_secret is None:
             party.own_secret = _kept_secret(self.run.path / "secret")
             party.noise_anew = True  # the networks go on, and no noise comes twice
@@ -192,6 +193,18 @@ class Site:
         scores = self.contract.scores
         return self.folder.run(scores.run).path if scores else self.run.path
 
+    def _own_copy(self) -> Path:
+        """The run's folder, with a copy of what scores in it: whom this party answers can have a
+        model written anew, but not that of another run."""
+        for part in ("models", "alignment"):
+            source, copy = self.models() / part, self.run.path / part
+            if not copy.exists() and source.exists():
+                fresh = copy.with_name(f".{part}.new")
+                shutil.rmtree(fresh, ignore_errors=True)
+                shutil.copytree(source, fresh)
+                fresh.rename(copy)
+        return self.run.path
+
     def counts(self) -> Path:
         """Where this party keeps how much it has answered, so that limits outlast a restart."""
         return self.run.path / "counts"
@@ -203,6 +216,8 @@ class Site:
         """Keep how the run stands here."""
         before = self.run.status
         began = before.began if before.state == state else time.time()
+        if (before.state, before.doing) != (state, doing):
+            log.info("%s  %s", state, doing)
         self.run.note(
             Status(state=state, doing=doing, done=done, reason=reason, job=self.job, began=began)
         )
@@ -421,7 +436,9 @@ def sides_of(contract: Contract) -> set[type[PassiveSide]]:
 
 def trainings_of(contract: Contract) -> int:
     """How often guards' accounts may start from nought: once a training, and once more where
-    clients of a horizontal federation compare their columns."""
+    clients of a horizontal federation compare their columns. To score takes no training."""
+    if contract.scores:
+        return 0
     return len(contract.seeds) * (1 + len(runner.compared(job_of(contract)))) + 1
 
 
@@ -450,4 +467,6 @@ def _log_into(file: Path) -> None:
     """Have what this process says of the run go into the run's folder too."""
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("interlace").addHandler(handler)
+    said = logging.getLogger("interlace")
+    said.addHandler(handler)
+    said.setLevel(logging.INFO)
