@@ -9,6 +9,10 @@ run that was stopped goes on), and three questions beside it:
 - how long one-shot VFL takes on the credit card data with 29,000 unaligned rows a side. There are
   30,000 clients: both parties' unaligned rows are of the same ones, under ids that do not match.
 
+``--rules`` measures instead what the rules of ``method: auto`` rest on where few people are shared:
+the same methods with the same hyper-parameters, judged by validation people alone, on draws of
+their own. No score of the test is read.
+
 The larger data sets are read from ``../shared/data`` and skipped where that is absent. The last
 line is one JSON object.
 """
@@ -36,7 +40,7 @@ import torch
 from interlace import Federation, OneShotVFL, Party, SplitVFL
 from interlace.assess import Interval, paired
 from interlace.bench.cells import choice_path, read_cells
-from interlace.bench.choices import settings_of, tidy, utility
+from interlace.bench.choices import METHODS, settings_of, tidy, utility
 from interlace.bench.grid import DATA, Grid, carry_out
 from interlace.bench.material import FEW, Material, credit, draw, material
 from interlace.bench.page import within, write_page
@@ -65,6 +69,8 @@ IMAGES, OVERLAP = f"cifar10{FEW}", 256
 RATIO_TARGET = 330
 SECONDS_TARGET = 180
 ADVISED_TARGET = 0.75
+RULES_DATA = ("breast", "vehicle", "caravan", "credit", "digits", f"digits{FEW}")
+RULES_OVERLAPS = (32, 64)
 MOST_EPOCHS, PATIENCE = 600, 100  # of split learning, until its best epoch is known
 
 
@@ -175,6 +181,61 @@ def judge(cells: pl.DataFrame) -> dict[str, Any]:
     }
 
 
+# --- what the rules of `method: auto` rest on ----------------------------------------------------
+
+
+def measure_rules(folder: Path, source: Path, workers: int) -> dict[str, Any]:
+    """How far each method is below the best, judged by validation people, with few shared."""
+    grid = Grid(
+        data=RULES_DATA,
+        overlaps=RULES_OVERLAPS,
+        seeds=3,
+        methods=("active_alone", "shared_only", *METHODS),
+        judge="validation",
+    )
+    with progress() as tell:
+        missing = carry_out(grid, folder, source, workers=workers, progress=tell)
+    below = shortfalls(read_cells(folder, "validation"))
+    few = pl.col("data").str.ends_with(FEW)
+    groups = {"labels of all": below.filter(~few), "few labels": below.filter(few)}
+    return {
+        "benchmark": "limited_overlap --rules",
+        "skipped": missing,
+        **{
+            f"{name}, {overlap} shared": ranked(rows.filter(overlap=overlap))
+            for name, rows in groups.items()
+            for overlap in RULES_OVERLAPS
+        },
+        **{name: ranked(rows) for name, rows in groups.items()},
+        "shortfalls": below.select("data", "overlap", "method", "shortfall").rows(),
+    }
+
+
+def shortfalls(cells: pl.DataFrame) -> pl.DataFrame:
+    """For each data set, overlap and method: the best method's mean over draws less its own."""
+    means = cells.group_by("data", "overlap", "method").agg(pl.col("utility").mean())
+    best = pl.col("utility").max().over("data", "overlap")
+    return means.with_columns(shortfall=best - pl.col("utility")).sort("data", "overlap", "method")
+
+
+def ranked(below: pl.DataFrame) -> dict[str, Any]:
+    """Mean shortfalls, the least first, and which is least with each data set left out."""
+
+    def means(rows: pl.DataFrame) -> dict[str, float]:
+        everywhere = pl.len() == rows.select("data", "overlap").n_unique()
+        found = rows.group_by("method").agg(pl.col("shortfall").mean(), everywhere=everywhere)
+        kept = found.filter("everywhere").sort("shortfall", "method")
+        return {m: round(v, 4) for m, v in kept.select("method", "shortfall").iter_rows()}
+
+    return {
+        "mean_shortfall": means(below),
+        "least_without": {
+            data: next(iter(means(below.filter(pl.col("data") != data))), None)
+            for data in below["data"].unique(maintain_order=True)
+        },
+    }
+
+
 # --- the tables of docs/limited-overlap.md -------------------------------------------------------
 
 
@@ -248,10 +309,14 @@ def main() -> None:
     """Run it all and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="little, to see that it runs")
+    parser.add_argument("--rules", action="store_true", help="what `method: auto` rests on")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "limited_overlap")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.rules:
+        print(json.dumps(measure_rules(options.out, SHARED, options.jobs)))
+        return
     begun = time.time()
     grid = Grid()
     if options.quick:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import Result
 
 from interlace.bench import cells as cells_module
+from interlace.bench.grid import Grid, carry_out
 from interlace.bench.material import FEW, draw, material, parted
 
 Call = Callable[..., Result]
@@ -70,6 +71,18 @@ def test_a_run_goes_on_where_it_was_stopped(call: Call, monkeypatch: pytest.Monk
     assert len(after) == len(QUICK)
     assert files.items() <= after.items(), "what was done is not done again"
     assert chosen == {p.name: p.stat().st_mtime_ns for p in Path("out/chosen").iterdir()}
+
+
+def test_what_validation_people_judge_lies_apart_on_draws_of_its_own(tmp_path: Path) -> None:
+    grid = Grid(("breast",), (32,), seeds=2, methods=("shared_only",), trials=1, judge="validation")
+    carry_out(grid, tmp_path)
+    found = cells_module.read_cells(tmp_path, "validation")
+    assert found["utility"].is_between(0.5, 1).all()
+    assert cells_module.read_cells(tmp_path).is_empty()
+    scored, _ = Grid(("breast",)).cells(None)
+    others = {cell.seed for cell in scored} | {cells_module.TUNING[1]}
+    assert found["seed"].n_unique() == 2
+    assert not set(found["seed"]) & others
 
 
 @pytest.mark.parametrize("name", ["breast", "digits"])

@@ -108,7 +108,7 @@ def carry_out(
         JobError: nothing to do, or the folder holds a run with another number of trials.
     """
     cells, missing = grid.cells(source)
-    _claim(folder, {"trials": grid.trials})
+    _claim(folder, FOLDERS[grid.judge], {"trials": grid.trials})
     clock = _Clock(progress, sum(not c.path(folder).exists() for c in cells))
     with _pool(workers) as pool:
         for name in dict.fromkeys(c.data for c in cells):
@@ -173,9 +173,9 @@ def _begin() -> None:
     warnings.filterwarnings("ignore", category=UserWarning)
 
 
-def _claim(folder: Path, terms: dict[str, Any]) -> None:
+def _claim(folder: Path, outcomes: str, terms: dict[str, Any]) -> None:
     """Make the folder, or see that it holds a run of the same kind."""
-    for inner in (*FOLDERS.values(), "chosen"):
+    for inner in (outcomes, "chosen"):
         (folder / inner).mkdir(parents=True, exist_ok=True)
     note = folder / "grid.json"
     if note.exists():
