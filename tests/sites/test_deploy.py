@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import tomllib
 from pathlib import Path
 
 import typer
@@ -49,3 +50,15 @@ def test_the_containers_run_a_site_as_nobody_in_particular() -> None:
     assert "ports" not in site  # a site only dials out
     assert host["ports"] == ["${PORT:-8002}:8002"]
     assert (DEPLOY.parent / site["build"]["dockerfile"]).exists()
+
+
+def test_an_image_is_made_of_the_package_and_nothing_beside_it() -> None:
+    first, *let_in = [
+        line
+        for line in (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    assert first == "*"
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    needed = {"src", "pyproject.toml", project["readme"], *project["license-files"]}
+    assert {line.removeprefix("!") for line in let_in} == needed
