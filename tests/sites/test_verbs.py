@@ -98,6 +98,11 @@ def test_a_party_says_no_and_why(call: Any, asked: Any) -> None:
     said = call("status", run.name, "--party", shop.root).output
     assert "refused" in said
     assert "not before the audit" in said
+    run.note(Status(state="finished", done=1.0))
+    late = call("refuse", "--why", "too late", "--party", shop.root)
+    assert late.exit_code == 2
+    assert "is finished already" in late.output
+    assert run.status.state == "finished"
 
 
 def test_an_approval_is_taken_back_by_stop(call: Any, asked: Any) -> None:
