@@ -174,7 +174,7 @@ def _held(local: Path) -> Iterator[Finding]:
         yield Finding(
             "bad",
             f"{settings} or {rights.name} does not hold jobs to the installed package",
-            "`interlace party install` writes them anew",
+            "`interlace party install`, with the certificates you have, writes them anew",
         )
 
 
