@@ -102,6 +102,7 @@ def test_a_party_says_no_and_why(call: Any, asked: Any) -> None:
     late = call("refuse", "--why", "too late", "--party", shop.root)
     assert late.exit_code == 2
     assert "is finished already" in late.output
+    assert call("approve", "--yes", "--party", shop.root).exit_code == 2
     assert run.status.state == "finished"
 
 
