@@ -68,7 +68,10 @@ def test_the_reason_is_in_numbers() -> None:
     [
         ({"task": "regression"}, "split"),
         ({"shared": 5000}, "split"),
-        ({"labelled": 2000, "unlabelled": {"bank": 0, "shop": 2000}}, "fedcvt"),
+        ({"labelled": 2000, "unlabelled": {"bank": 0, "shop": 2000}}, "vfedtrans"),
+        ({"labelled": 2000, "shared": 100}, "fedcvt"),
+        ({"labelled": 64}, "vfedtrans"),
+        ({"labelled": 63}, "fedcvt"),
         ({"labelled": 170, "unlabelled": {"shop": 170}, "shared": 256}, "fedcvt"),
         ({"labelled": 2000, "own_columns": False}, "few_shot"),
         ({"partly": 100, "own_columns": False}, "fedcvt"),

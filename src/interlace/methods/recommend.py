@@ -19,6 +19,8 @@ from interlace.data.labels import is_known
 from interlace.errors import JobError
 from interlace.federation import Federation
 
+FEW = 100  # shared people: between the 64 and the 128 for which methods were measured
+
 
 class Recommendation(BaseModel):
     """A method by its name in the catalogue with its settings, ``None`` when none fits, and why."""
@@ -69,6 +71,12 @@ RULES: tuple[Rule, ...] = (
         "the shared people are most of those there are to learn from",
     ),
     Rule(
+        lambda s: s.shared < FEW and s.own_columns and named_elsewhere(s) >= s.shared,
+        "vfedtrans",
+        "few people are shared, more have a label without being shared, and it learns from all of "
+        "these; so few shared people seldom say enough to score by the partner's columns",
+    ),
+    Rule(
         lambda s: named_elsewhere(s) >= s.shared / 2 and s.parties > 1,
         "fedcvt",
         "many people with a label are not shared, and it learns from them too by an estimate of "
@@ -93,7 +101,7 @@ def recommend(s: Situation) -> Recommendation:
         )
     rule = next(rule for rule in RULES if rule.when(s))
     reason = f"{in_numbers(s)}: {rule.method}, because {rule.because}."
-    if s.shared < 100:
+    if s.shared < FEW:
         reason += " They are few: compare with the active party alone before trusting it."
     return Recommendation(method=rule.method, settings=rule.settings, reason=reason)
 
