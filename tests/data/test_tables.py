@@ -149,7 +149,7 @@ def test_a_missing_column_suggests_the_nearest() -> None:
         ("t.csv", b'id,a\n1,2\n"3\n4",5\n2,secret,5\n', "Line 5 has 3 fields and the header 2"),
         ("t.csv", b"id,a\n1,\xe9\n", "not in UTF-8"),
         ("t.csv.gz", b"not gzip", "damaged"),
-        ("t.csv.gz", gzip.compress(b"id,a\n" + b"1,2\n" * 999, mtime=0)[:-20], "damaged or cut off"),
+        ("t.csv.gz", gzip.compress(b"id,a\n" + b"1,2\n" * 999, mtime=0)[:-20], "damaged"),
         ("t.parquet", b"PAR1 secret", "complete .parquet file"),
         ("t.arrow", b"", "complete .arrow file"),
     ],
