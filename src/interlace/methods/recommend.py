@@ -102,7 +102,10 @@ def recommend(s: Situation) -> Recommendation:
     rule = next(rule for rule in RULES if rule.when(s))
     reason = f"{in_numbers(s)}: {rule.method}, because {rule.because}."
     if s.shared < FEW:
-        reason += " They are few: compare with the active party alone before trusting it."
+        reason += (
+            " They are few: compare with the active party alone, and with split learning on the "
+            "shared people alone, before trusting it."
+        )
     return Recommendation(method=rule.method, settings=rule.settings, reason=reason)
 
 
