@@ -27,7 +27,7 @@ test: $(VENV)/.with-test  ## Run the tests
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
 
 test-flare: $(VENV)/.with-test $(VENV)/.with-flare  ## Run the tests over three NVIDIA FLARE sites
-	@$(BIN)/python -m pytest -m flare tests/flare
+	@$(BIN)/python -m pytest -m flare tests/flare tests/sites
 
 lint: $(VENV)/.with-dev  ## Check style, types and layers
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from interlace import sites
 from interlace.boundary import Kind, Ledger, Message
 from interlace.boundary.message import Part
 from interlace.cli import app
@@ -152,6 +154,22 @@ def test_who_has_no_user_cannot_submit(call: Any, make_party: Make, tmp_path: Pa
     assert "no user who may submit jobs" in done.output
 
 
+def test_without_flare_the_error_names_the_extra(
+    call: Any, make_party: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = make_party("bank")
+    bank.user.mkdir()
+    monkeypatch.delitem(sys.modules, "interlace.sites.submission", raising=False)
+    monkeypatch.delattr(sites, "submission", raising=False)
+    for module in [m for m in sys.modules if m.split(".")[0] == "nvflare"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "nvflare", None)
+    done = call("submit", "job.yaml", "--party", bank.root)
+    assert done.exit_code == 2
+    assert "pip install 'interlace[flare]'" in done.output
+
+
+@pytest.mark.flare
 def test_a_job_that_its_own_party_declines_leaves_no_run(
     call: Any, make_party: Make, tmp_path: Path
 ) -> None:

@@ -126,7 +126,6 @@ def _over_sites(
     from interlace.cli.submit import hand_in, may_submit, told
     from interlace.serve.batch import Trained
     from interlace.serve.endpoint import listen, read_token
-    from interlace.sites import submission
     from interlace.sites.folder import Listening, PartyFolder
 
     run = run.resolve()
@@ -139,6 +138,8 @@ def _over_sites(
     token_file = token_file and token_file.resolve()
     if token_file is None and read_token(None) is not None:
         raise JobError("the site's own process answers, so the token goes in by `--token-file`")
+    from interlace.sites import submission
+
     where = Listening(**listening, token_file=token_file)
     listen(where.host, where.port, token=read_token(token_file)).close()  # it can be, here
     one = folder.run(contract.run)

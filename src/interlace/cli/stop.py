@@ -18,7 +18,7 @@ def stop(run: RunArgument = None, party: FolderOption = None) -> None:
     To stop everything at once there is `interlace party stop`.
     """
     from interlace.errors import JobError
-    from interlace.sites import approval, submission
+    from interlace.sites import approval
 
     folder = opened(party)
     one = folder.find(run)
@@ -26,6 +26,8 @@ def stop(run: RunArgument = None, party: FolderOption = None) -> None:
     if now.over:
         raise JobError(f"'{one.name}' is {now.state} already")
     if folder.name == one.contract.active and now.job and folder.user.exists():
+        from interlace.sites import submission
+
         submission.stop(folder.user, now.job)
         one.note(now.model_copy(update={"state": "stopped", "reason": "by hand"}))
         say("It can go on: submit the same job again")

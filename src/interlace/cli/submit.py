@@ -39,10 +39,10 @@ def submit(
     Ctrl-C stops following, not the run. A run that was paused, since a partner was away, goes on
     when the same job is submitted again.
     """
-    from interlace.sites import submission
-
     folder = opened(party)
     may_submit(folder)
+    from interlace.sites import submission
+
     contract = contract_of(folder, job)
     if folder.name not in contract.parties:
         raise JobError(f"{job} is not for '{folder.name}': {', '.join(contract.parties)}")

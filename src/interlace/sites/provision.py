@@ -38,6 +38,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from interlace.errors import InterlaceError, JobError, Refused
 from interlace.files import write_whole
+from interlace.sites import NOT_INSTALLED
 from interlace.sites.contract import NAME, check_site_name
 from interlace.sites.folder import PartyFolder, Site
 
@@ -370,10 +371,7 @@ def flare(*command: object) -> dict[str, Any]:
     try:
         from nvflare import cli
     except ModuleNotFoundError as e:
-        raise InterlaceError(
-            "NVIDIA FLARE, which carries runs between organisations, is not installed; install it "
-            "by `pip install 'interlace[flare]'`"
-        ) from e
+        raise InterlaceError(NOT_INSTALLED) from e
     # Its command line is what FLARE documents; to start a process for each takes half a second.
     said, errors, argv = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["nvflare", "--format", "json", *map(str, command)]

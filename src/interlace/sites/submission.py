@@ -16,12 +16,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from nvflare.apis.job_def import JobMetaKey, RunStatus
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
-
 from interlace.errors import InterlaceError, JobError
+from interlace.sites import NOT_INSTALLED
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, Status
+
+try:
+    from nvflare.apis.job_def import JobMetaKey, RunStatus
+    from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+except ModuleNotFoundError as e:
+    raise InterlaceError(NOT_INSTALLED) from e
 
 LOGIN_SECONDS = 20.0
 CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
