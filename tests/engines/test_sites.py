@@ -298,6 +298,17 @@ def test_an_error_that_quotes_a_table_crosses_by_its_type_alone(pair: Pair, erro
     assert "7" not in text
 
 
+@pytest.mark.parametrize("error", [["\x1b[2J"], "\x1b[2J" + "x" * 9999])
+def test_a_partners_name_for_its_error_is_legible_and_short(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, error: object
+) -> None:
+    monkeypatch.setattr("interlace.engines.sites._unpacked", lambda _: ({"error": error}, b""))
+    with pytest.raises(PartyFailed) as failed:
+        pair.peer.ask(EchoSide.echo, ROWS)
+    assert str(failed.value).isprintable()
+    assert len(str(failed.value)) < 1000
+
+
 def test_a_policys_no_crosses_in_its_own_words(pair: Pair) -> None:
     with pytest.raises(PolicyError, match="part of its records"):
         pair.peer.ask(EchoSide.features)

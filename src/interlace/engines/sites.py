@@ -172,9 +172,9 @@ class Sites:
         answer = self._carried(party, _FRAME, number, sealed)
         del self._owed[party]
         told, got = _unpacked(line.open(number, answer))
-        failed = told.get("error")
-        if failed is None:
+        if told.get("error") is None:
             return told, got
+        failed = _legible(told["error"])
         if failed in _TOLD:
             raise _TOLD[failed](_legible(told["text"]))
         raise PartyFailed(party, operation or head["do"], f"{failed}; its own log says more")
