@@ -12,9 +12,11 @@ Scheme, for one run of one job:
   frame that is changed, repeated, left out or overtaken does not open, and is refused. The drawn
   keys are forgotten with the run, so a certificate's key that is lost later opens nothing.
 
-Source: signed Diffie-Hellman as in Krawczyk 2003, "SIGMA", with the identities inside what is
-signed; RFC 7748, RFC 5869, NIST SP 800-38D; the `cryptography` library's implementations. What a
-relay still sees: who talks to whom, when, and how many bytes.
+The hello is ours: a signed Diffie-Hellman with the identities inside what is signed, an idea of
+Krawczyk 2003, "SIGMA", whose protocol it is not; the first hello is fresh by the job's number,
+which comes once. Nobody outside has reviewed it. Frames: RFC 7748, RFC 5869, NIST SP 800-38D, by
+the `cryptography` library. Who a party is rests on FLARE's RSA certificates of 2,048 bits (about 112).
+What a relay still sees: who talks to whom, when, and how many bytes.
 """
 
 from __future__ import annotations
