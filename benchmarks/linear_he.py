@@ -19,10 +19,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import sys
-import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from joblib.externals.loky import get_reusable_executor
+from encrypted_boosting import timed
 from sklearn.linear_model import LogisticRegression as Pooled
 from sklearn.metrics import roc_auc_score
 
@@ -77,29 +74,14 @@ def least(x: np.ndarray, y: np.ndarray, slope: float, l2: float) -> np.ndarray:
     return np.asarray(np.linalg.solve(hessian, wide.T @ (y - 0.5) / len(x)))
 
 
-def cpu_seconds() -> float:
-    """Of this process, all its threads, and worker processes, which end first to be counted."""
-    get_reusable_executor().shutdown(wait=True)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """CPU seconds, wall seconds, and the result."""
-    cpu, wall = cpu_seconds(), time.perf_counter()
-    result = work()
-    wall = time.perf_counter() - wall
-    return cpu_seconds() - cpu, wall, result
-
-
 def measured(train: Federation, test: Federation, settings: dict[str, Any]) -> dict[str, float]:
     """One training beside scikit-learn's."""
     l2 = 1 / len(train.rows)
-    cpu, wall, model = timed(lambda: LogisticRegression(l2=l2, **settings).fit(train))
+    wall, cpu, model = timed(lambda: LogisticRegression(l2=l2, **settings).fit(train))
     x, weights = pooled(train, model)
     y, held = train.y.numpy(), test.y.numpy()
     reference = Pooled(C=1.0, tol=1e-8, max_iter=10_000)
-    their_cpu, _, _ = timed(lambda: reference.fit(x, y))
+    _, their_cpu, _ = timed(lambda: reference.fit(x, y))
     due = np.append(reference.coef_[0], reference.intercept_)
     if model.family_.slope is not None:
         due = least(x, y, model.family_.slope, l2)
@@ -135,7 +117,7 @@ def wide_step() -> dict[str, float]:
     ]
     fed = Federation.simulate(parties)
     fed.align()
-    cpu, wall, model = timed(lambda: LogisticRegression(max_iter=1).fit(fed))
+    wall, cpu, model = timed(lambda: LogisticRegression(max_iter=1).fit(fed))
     lines = fed.active.boundary.ledger.summary(model.session_)
     return {"cpu": cpu / 2, "wall": wall / 2, "bytes": sum(x.bytes_after for x in lines) / 2}
 
@@ -155,7 +137,7 @@ def main() -> None:
                 continue
             if "paillier" in way and name == "default_credit":
                 one = LogisticRegression(max_iter=1, **settings)
-                cpu, wall, _ = timed(lambda one=one, train=train: one.fit(train))
+                wall, cpu, _ = timed(lambda one=one, train=train: one.fit(train))
                 # The slopes before and after one step.
                 figures[f"{name}, {way}, a step"] = {"cpu": cpu / 2, "wall": wall / 2}
                 continue

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import polars as pl
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from interlace.bench.material import NAMES
 from interlace.bench.summary import (
@@ -25,6 +24,7 @@ from interlace.bench.summary import (
 from interlace.files import write_whole
 from interlace.report import words
 from interlace.report.charts import Chart, Series, line_chart
+from interlace.report.page import environment
 
 _BASELINE_LOOKS = {
     "pooled": "upper",
@@ -110,24 +110,9 @@ def picture(shown: Sequence[Shown], keys: Sequence[Key], looks: dict[str, str]) 
     )
 
 
-@cache
 def _environment() -> Environment:
-    env = Environment(
-        loader=ChoiceLoader([PackageLoader("interlace.bench"), PackageLoader("interlace.report")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    env.filters.update(
-        count=words.count,
-        size=words.size,
-        duration=words.duration,
-        percent=words.percent,
-        plural=words.plural,
-        listed=words.listed,
-        within=within,
-    )
+    env = environment("interlace.bench")
+    env.filters["within"] = within
     return env
 
 

@@ -441,6 +441,25 @@ def read_checkpoint(party: Party, name: str, epoch: int) -> State:
     return State(rest, state.meta)
 
 
+def last_checkpoint(party: Party, name: str, made_for: str) -> tuple[int, State] | None:
+    """The newest epoch that a training can go on from and its checkpoint, if there is one; the
+    party's guards are set back to it.
+
+    Raises:
+        JobError: it was made for another training than ``made_for``.
+    """
+    epoch = latest_checkpoint(party, name)
+    if epoch is None:
+        return None
+    state = read_checkpoint(party, name, epoch)
+    if state.meta["made_for"] != made_for:
+        raise JobError(
+            f"the checkpoint '{name}' was made with other settings or other people; "
+            "choose another run folder, or the job as it was"
+        )
+    return epoch, state
+
+
 def latest_checkpoint(party: Party, name: str) -> int | None:
     """The newest epoch that a party has a checkpoint of."""
     epochs = _epochs(party, name)

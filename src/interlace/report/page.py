@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from interlace.files import write_whole
@@ -40,9 +40,10 @@ def write_report(results: Results, path: Path) -> Path:
 
 
 @cache
-def _environment() -> Environment:
+def environment(*packages: str) -> Environment:
+    """Templates of the report, and of ``packages`` before it."""
     env = Environment(
-        loader=PackageLoader("interlace.report"),
+        loader=ChoiceLoader([PackageLoader(p) for p in (*packages, "interlace.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -77,7 +78,7 @@ def _numeric(sheet: Sheet) -> set[int]:
 
 
 def _render(results: Results) -> str:
-    env = _environment()
+    env = environment()
     script = files("interlace.report").joinpath("templates/copy.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     look = looks(results.models)

@@ -81,7 +81,7 @@ from interlace.methods.base import (
 )
 from interlace.methods.bottom import (
     MOST_EPOCHS,
-    latest_checkpoint,
+    last_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
@@ -97,6 +97,7 @@ from interlace.methods.vertical.linear_side import (
     whole_vector,
     workload_for,
 )
+from interlace.methods.vertical.transfer import check_has_columns
 from interlace.models import (
     Optimisation,
     Randomness,
@@ -431,9 +432,9 @@ class SecureTransfer(Method):
     """Federated transfer learning under encryption: neither side sees an embedding or a person's
     gradient, and a person is named by what the partner knows of them.
 
-    For two classes, two parties and tables, as in the source; the networks are one layer, since a
-    gradient under encryption has to be linear in what is encrypted. :class:`FederatedTransfer` is
-    the same without encryption, and without these bounds.
+    For two classes, two parties and tables, as in the source, which is from memory; the networks
+    are one layer, since a gradient under encryption has to be linear in what is encrypted.
+    :class:`FederatedTransfer` is the same without encryption, and without these bounds.
 
     Args:
         epochs: Steps; each is over all shared people with a label.
@@ -538,12 +539,7 @@ class SecureTransfer(Method):
             )
         if len(federation.passive) > 1:
             raise JobError("secure transfer is for two parties; take the method 'transfer'")
-        if not federation.active.columns:
-            raise DataError(
-                "the active party has no columns of its own, so there is nothing to transfer from",
-                party=federation.active.name,
-                way_out="Take the method 'split', which needs none",
-            )
+        check_has_columns(federation.active)
         known = federation.labelled()
         fed = known.shared()
         if len(fed.rows) < 2:
@@ -659,15 +655,10 @@ class SecureTransfer(Method):
         write_checkpoint(fed.active, name, epoch, state)
 
     def _resume(self, fed: Federation, name: str) -> int:
-        epoch = latest_checkpoint(fed.active, name)
-        if epoch is None:
+        last = last_checkpoint(fed.active, name, self._fingerprint(fed))
+        if last is None:
             return 0
-        state = read_checkpoint(fed.active, name, epoch)
-        if state.meta["made_for"] != self._fingerprint(fed):
-            raise JobError(
-                f"the checkpoint '{name}' was made with other settings or other people; "
-                "choose another run folder, or the job as it was"
-            )
+        epoch, state = last
         self.peer_.ask(SecureTransferSide.resume, {"name": name, "epoch": epoch})
         self._take(state)
         return epoch

@@ -37,7 +37,7 @@ from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical.joint import JointTraining
 from interlace.methods.vertical.split import SplitSide
 from interlace.models import BottomSpec, Optimisation, seed_for
-from interlace.party import State
+from interlace.party import Party, State
 
 MOST = 1024  # own labelled people that Φ is made of in a step, so that a step's work is bounded
 
@@ -161,12 +161,7 @@ class FederatedTransfer(JointTraining):
                 "transfer names classes, so it is for classes; the label is a "
                 f"{federation.label_plan.task} (take the method 'split')"
             )
-        if not federation.active.columns:
-            raise DataError(
-                "the active party has no columns of its own, so there is nothing to transfer from",
-                party=federation.active.name,
-                way_out="Take the method 'split', which needs none",
-            )
+        check_has_columns(federation.active)
         known = federation.labelled()
         self._known = torch.from_numpy(known.rows), known.y
         return super()._people(federation)
@@ -229,3 +224,17 @@ class FederatedTransfer(JointTraining):
             phi = translate(self.own_.embed(rows), known, self.objective_.outputs)
             self.top_.phi.copy_(phi)
             self._stale = False
+
+
+def check_has_columns(active: Party) -> None:
+    """Make sure that there is something to transfer from.
+
+    Raises:
+        DataError: the active party has no columns.
+    """
+    if not active.columns:
+        raise DataError(
+            "the active party has no columns of its own, so there is nothing to transfer from",
+            party=active.name,
+            way_out="Take the method 'split', which needs none",
+        )
