@@ -4,11 +4,12 @@ from interlace.party.operation import PassiveSide, operation
 from interlace.party.party import Party
 from interlace.party.peer import Engine, Peer
 from interlace.party.run import RUN, RunSide
-from interlace.party.store import State, holds_state, read_state, write_state
+from interlace.party.store import ModelFile, State, holds_state, read_state, write_state
 
 __all__ = [
     "RUN",
     "Engine",
+    "ModelFile",
     "Party",
     "PassiveSide",
     "Peer",

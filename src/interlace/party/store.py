@@ -1,10 +1,12 @@
-"""A party's learnt state on its own disk: one safetensors file, JSON in its header."""
+"""What a party has learnt on its own disk: a state is one safetensors file, JSON in its header; a
+model that people can read is JSON."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -12,6 +14,9 @@ from torch import Tensor
 
 from interlace.errors import InterlaceError
 from interlace.files import write_whole
+
+if TYPE_CHECKING:
+    from interlace.party.party import Party
 
 FILE = "state.safetensors"
 
@@ -58,3 +63,43 @@ def read_state(folder: Path) -> State:
             return State(tensors, json.loads(file.metadata()["meta"]))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as e:
         raise InterlaceError(f"{folder} holds no saved state that can be read") from e
+
+
+class ModelFile(NamedTuple):
+    """Where a kind of model that people can read is kept, as JSON, in a party's own folder."""
+
+    file: str
+    format: str  # its first line says so
+    what: str  # as errors call it
+
+    def write(
+        self, party: Party, name: str, model: dict[str, Any], beside: Mapping[str, bytes] = {}
+    ) -> None:
+        """Keep a party's part of a model, and other files for people ``beside`` it.
+
+        Raises:
+            InterlaceError: the disk does not take it.
+        """
+        folder = party.path("models", name)
+        text = json.dumps({"format": self.format, **model}, indent=1, ensure_ascii=False)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, content in {self.file: text.encode(), **beside}.items():
+                write_whole(folder / file, content)
+        except OSError as e:
+            raise InterlaceError(f"{folder} cannot be written ({e.strerror or e})") from e
+
+    def read(self, party: Party, name: str) -> dict[str, Any]:
+        """What :meth:`write` wrote.
+
+        Raises:
+            InterlaceError: there is none, or it is another kind of model.
+        """
+        folder = party.path("models", name)
+        try:
+            model: dict[str, Any] = json.loads((folder / self.file).read_bytes())
+            if model["format"] != self.format:
+                raise ValueError("another format")
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise InterlaceError(f"{folder} holds no {self.what} that can be read") from e
+        return model

@@ -32,7 +32,7 @@ from interlace.data.spec import InputSpec
 from interlace.errors import DataError, JobError, PartyFailed, Refused
 from interlace.federation import Federation
 from interlace.methods.base import Clock, EarlyStopping, OnEpoch
-from interlace.methods.bottom import latest_checkpoint, read_checkpoint, write_checkpoint
+from interlace.methods.bottom import last_checkpoint, read_checkpoint, write_checkpoint
 from interlace.methods.horizontal.drift import Drift, Round
 from interlace.methods.horizontal.local import CHUNK, Client, FlatModel, LocalTraining, Work
 from interlace.methods.horizontal.method import HorizontalMethod, pooled
@@ -631,15 +631,10 @@ class FedAvg(HorizontalMethod):
 
     def _resume(self, fed: Federation, name: str, stopping: EarlyStopping) -> int:
         """Go back to the last checkpoint, if there is one. Returns the rounds done."""
-        number = latest_checkpoint(fed.active, name)
-        if number is None:
+        last = last_checkpoint(fed.active, name, self._fingerprint(fed, self.meeting_.rows))
+        if last is None:
             return 0
-        state = read_checkpoint(fed.active, name, number)
-        if state.meta["made_for"] != self._fingerprint(fed, self.meeting_.rows):
-            raise JobError(
-                f"the checkpoint '{name}' was made with other settings or other people; "
-                "choose another run folder, or the job as it was"
-            )
+        number, state = last
         for client in self.meeting_.clients.values():
             if isinstance(client, Peer):
                 client.ask(AveragingSide.resume, {"name": name, "epoch": number})

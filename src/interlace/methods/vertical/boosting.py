@@ -77,17 +77,16 @@ from interlace.methods.base import (
     keep_aside,
 )
 from interlace.methods.bottom import (
+    last_checkpoint,
     latest_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical.boosting_side import (
-    FORMAT,
+    MODEL,
     BoostingSettings,
     BoostingSide,
-    read_model,
-    write_model,
 )
 from interlace.methods.vertical.growing import BlindPartner, Kept, Own, Partner, Source, Work, grow
 from interlace.models import seed_for
@@ -732,11 +731,11 @@ class VerticalTrees(Method):
         """Every party keeps its own splits as JSON; the active party keeps shapes and leaves."""
         for peer in self.peers_.values():
             peer.ask(BoostingSide.save, {"name": name})
-        write_model(self.active_, name, self._model())
+        MODEL.write(self.active_, name, self._model())
 
     def load(self, name: str, federation: Federation) -> Self:
         """Take the parts that :meth:`save` kept."""
-        model = read_model(federation.active, name)
+        model = MODEL.read(federation.active, name)
         self.active_, self.peers_ = federation.active, federation.open("boosting", BoostingSide)
         self.session_ = next((peer.session for peer in self.peers_.values()), None)
         self._take(model)
@@ -752,7 +751,6 @@ class VerticalTrees(Method):
 
     def _model(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
             "label_plan": self.label_plan_.to_json(),
             "loss": vars(self.loss_),
             "base": self.base_.tolist(),
@@ -813,15 +811,10 @@ class VerticalTrees(Method):
         Raises:
             JobError: it was made with other settings or people.
         """
-        done = latest_checkpoint(fed.active, name)
-        if done is None:
+        last = last_checkpoint(fed.active, name, self._fingerprint(fed))
+        if last is None:
             return score
-        state = read_checkpoint(fed.active, name, done)
-        if state.meta["made_for"] != self._fingerprint(fed):
-            raise JobError(
-                f"the checkpoint '{name}' was made with other settings or other people; "
-                "choose another run folder, or the job as it was"
-            )
+        done, state = last
         for peer in self.peers_.values():
             peer.ask(BoostingSide.resume, {"name": name, "epoch": done})
         own = self.own_

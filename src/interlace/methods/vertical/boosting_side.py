@@ -3,10 +3,9 @@ the conversation."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,8 +25,7 @@ from interlace.boundary.kinds import (
 from interlace.crypto.base import PublicKey, merge_small
 from interlace.crypto.base import Rows as EncryptedRows
 from interlace.crypto.schemes import read_public_key
-from interlace.errors import DataError, InterlaceError, PolicyError, Refused
-from interlace.files import write_whole
+from interlace.errors import DataError, PolicyError, Refused
 from interlace.methods.bottom import (
     MOST_EPOCHS,
     read_checkpoint,
@@ -43,10 +41,9 @@ from interlace.models.trees import (
     Split,
     add_up,
 )
-from interlace.party import Party, PassiveSide, State, operation
+from interlace.party import ModelFile, Party, PassiveSide, State, operation
 
-MODEL_FILE = "trees.json"
-FORMAT = "interlace boosted trees 1"
+MODEL = ModelFile("trees.json", "interlace boosted trees 1", "model of trees")
 MOST_ECHO = 2**20  # bytes
 
 
@@ -382,12 +379,12 @@ class BoostingSide(PassiveSide):
     @operation
     def save(self, model: Control) -> None:
         """Keep this party's part of the finished model, as JSON, in its own folder."""
-        write_model(self.party, model["name"], self._state().meta)
+        MODEL.write(self.party, model["name"], self._state().meta)
 
     @operation
     def load(self, model: Control) -> Control:
         """Take this party's part of a finished model; answers how many splits it has."""
-        self._take(State({}, read_model(self.party, model["name"])))
+        self._take(State({}, MODEL.read(self.party, model["name"])))
         return {"splits": len(self.splits)}
 
     # -- its own affairs -----------------------------------------------------------------------
@@ -498,7 +495,6 @@ class BoostingSide(PassiveSide):
         return State(
             {},
             {
-                "format": FORMAT,
                 "party": self.party.name,
                 "binning": self.binning.model_dump(mode="json"),
                 "splits": [split.model_dump(mode="json") for split in self.splits],
@@ -510,36 +506,6 @@ class BoostingSide(PassiveSide):
         self.importance = dict(state.meta["importance"])
         self.binning = Binning.model_validate(state.meta["binning"])
         self.splits = [Split.model_validate(split) for split in state.meta["splits"]]
-
-
-def write_model(party: Party, name: str, model: dict[str, Any]) -> None:
-    """Keep a party's part of a model as JSON that people can read.
-
-    Raises:
-        InterlaceError: the disk does not take it.
-    """
-    folder = party.path("models", name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / MODEL_FILE, json.dumps(model, indent=1).encode())
-    except OSError as e:
-        raise InterlaceError(f"{folder} cannot be written ({e.strerror or e})") from e
-
-
-def read_model(party: Party, name: str) -> dict[str, Any]:
-    """What :func:`write_model` wrote.
-
-    Raises:
-        InterlaceError: there is none, or it is not a model of trees.
-    """
-    folder = party.path("models", name)
-    try:
-        model: dict[str, Any] = json.loads((folder / MODEL_FILE).read_bytes())
-        if model["format"] != FORMAT:
-            raise ValueError("another format")
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InterlaceError(f"{folder} holds no model of trees that can be read") from e
-    return model
 
 
 def _along(runs: Integers, sums: Floats) -> Floats:

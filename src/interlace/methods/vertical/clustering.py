@@ -64,7 +64,7 @@ from interlace.methods.base import (
 )
 from interlace.methods.bottom import (
     MOST_EPOCHS,
-    latest_checkpoint,
+    last_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
@@ -517,15 +517,10 @@ class _Clustering(Method):
         Raises:
             JobError: it was made with other settings or people.
         """
-        epoch = latest_checkpoint(fed.active, name)
-        if epoch is None:
+        last = last_checkpoint(fed.active, name, self._fingerprint(fed))
+        if last is None:
             return 0
-        state = read_checkpoint(fed.active, name, epoch)
-        if state.meta["made_for"] != self._fingerprint(fed):
-            raise JobError(
-                f"the checkpoint '{name}' was made with other settings or other people; "
-                "choose another run folder, or the job as it was"
-            )
+        epoch, state = last
         for peer in self._peers():
             peer.ask(KMeansSide.resume, {"name": name, "epoch": epoch})
         self._take(state)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from interlace.boundary.control import whole_number
 from interlace.data.labels import LabelPlan
-from interlace.errors import AlignmentError, InterlaceError, JobError, Refused
+from interlace.errors import AlignmentError, InterlaceError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
     Clock,
@@ -35,8 +35,7 @@ from interlace.methods.bottom import (
     Bottom,
     BottomSettings,
     BottomSide,
-    latest_checkpoint,
-    read_checkpoint,
+    last_checkpoint,
     write_checkpoint,
 )
 from interlace.methods.objective import ClassWeight, Objective
@@ -221,15 +220,10 @@ class JointModel(Method):
 
     def _resume(self, fed: Federation, name: str, stopping: EarlyStopping) -> int:
         """Go back to the last checkpoint, if there is one. Returns the epochs done."""
-        epoch = latest_checkpoint(fed.active, name)
-        if epoch is None:
+        last = last_checkpoint(fed.active, name, self._fingerprint(fed))
+        if last is None:
             return 0
-        state = read_checkpoint(fed.active, name, epoch)
-        if state.meta["made_for"] != self._fingerprint(fed):
-            raise JobError(
-                f"the checkpoint '{name}' was made with other settings or other people; "
-                "choose another run folder, or the job as it was"
-            )
+        epoch, state = last
         for n, peer in self.peers_.items():
             answer = peer.ask(BottomSide.resume, {"name": name, "epoch": epoch})
             self.widths_[n] = whole_number(answer, "width", MOST_WIDTH, least=1)

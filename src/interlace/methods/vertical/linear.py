@@ -86,10 +86,10 @@ from interlace.methods.base import (
     history_to_json,
     shuffled,
 )
-from interlace.methods.bottom import latest_checkpoint, read_checkpoint, write_checkpoint
+from interlace.methods.bottom import last_checkpoint, write_checkpoint
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical import linear_side as sides
-from interlace.methods.vertical.linear_side import FORMAT, ArbiterSide, LinearSettings, LinearSide
+from interlace.methods.vertical.linear_side import MODEL, ArbiterSide, LinearSettings, LinearSide
 from interlace.models.glm import (
     MEMORY,
     Block,
@@ -929,18 +929,17 @@ class GeneralisedLinear(Method):
             peer.ask(LinearSide.save, {"name": name})
         part = sides.share_to_json(self.own_, self.weights_, self.errors_, self.freedom_)
         model = {
-            "format": FORMAT,
             "party": self.active_.name,
             "label_plan": self.label_plan_.to_json(),
             "family": asdict(self.family_),
             "history": history_to_json(self.history_),
             "converged": self.converged_,
         }
-        sides.write_model(self.active_, name, model | part)
+        MODEL.write(self.active_, name, model | part)
 
     def load(self, name: str, federation: Federation) -> Self:
         """Take the parts that :meth:`save` kept."""
-        model = sides.read_model(federation.active, name)
+        model = MODEL.read(federation.active, name)
         self.active_, self.peers_ = federation.active, federation.open("linear", self.side)
         self.session_ = next((peer.session for peer in self.peers_.values()), None)
         self.label_plan_ = LabelPlan.from_json(model["label_plan"])
@@ -998,15 +997,12 @@ class _Keeper:
         Raises:
             JobError: it was made with other settings or people.
         """
-        done = latest_checkpoint(self.fed.active, self.name) if self.name else None
-        if self.name is None or done is None:
+        if self.name is None:
             return None
-        state = read_checkpoint(self.fed.active, self.name, done)
-        if state.meta["made_for"] != self.method._fingerprint(self.fed):
-            raise JobError(
-                f"the checkpoint '{self.name}' was made with other settings or other people; "
-                "choose another run folder, or the job as it was"
-            )
+        last = last_checkpoint(self.fed.active, self.name, self.method._fingerprint(self.fed))
+        if last is None:
+            return None
+        done, state = last
         for partner in self.partners:
             partner.peer.ask(LinearSide.resume, {"name": self.name, "epoch": done})
         sides.restore_block(self.own.block, state.tensors, self.own.x)

@@ -5,7 +5,6 @@ See :mod:`interlace.methods.vertical.linear` for the conversation.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -36,13 +35,11 @@ from interlace.crypto.schemes import (
     read_public_key,
 )
 from interlace.errors import DataError, InterlaceError, JobError, PolicyError, Refused
-from interlace.files import write_whole
 from interlace.methods.bottom import MOST_EPOCHS, read_checkpoint, write_checkpoint
 from interlace.models.glm import MEMORY, Block, Columns, Floats, Integers, Penalty
-from interlace.party import Party, PassiveSide, Peer, State, operation
+from interlace.party import ModelFile, Party, PassiveSide, Peer, State, operation
 
-MODEL_FILE = "linear.json"
-FORMAT = "interlace linear model 1"
+MODEL = ModelFile("linear.json", "interlace linear model 1", "linear model")
 
 Protocol = Literal["active_key", "two_keys", "arbiter"]
 
@@ -479,12 +476,12 @@ class LinearSide(PassiveSide):
     def save(self, model: Control) -> None:
         """Keep this party's part of the finished model, as JSON, in its own folder."""
         part = share_to_json(self.columns, self.weights, self.errors, self.freedom)
-        write_model(self.party, model["name"], {"format": FORMAT, "party": self.party.name} | part)
+        MODEL.write(self.party, model["name"], {"party": self.party.name} | part)
 
     @operation
     def load(self, model: Control) -> Control:
         """Take this party's part of a finished model; answers how many scores it gives."""
-        part = read_model(self.party, model["name"])
+        part = MODEL.read(self.party, model["name"])
         self.columns = self.kind.from_json(part["columns"])
         self.weights = np.array(part["coefficients"]).reshape(len(self.columns.names), -1)
         self.errors, self.freedom = errors_from_json(part)
@@ -617,33 +614,3 @@ def restore_block(block: Block, tensors: dict[str, Tensor], x: Floats) -> None:
     block.v = block.trial = arrays["v"]
     block.gradient = arrays.get("gradient")
     block.steps, block.turns = list(arrays.get("steps", ())), list(arrays.get("turns", ()))
-
-
-def write_model(party: Party, name: str, model: dict[str, Any]) -> None:
-    """Keep a party's part of a model as JSON that people can read.
-
-    Raises:
-        InterlaceError: the disk does not take it.
-    """
-    folder = party.path("models", name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / MODEL_FILE, json.dumps(model, indent=1).encode())
-    except OSError as e:
-        raise InterlaceError(f"{folder} cannot be written ({e.strerror or e})") from e
-
-
-def read_model(party: Party, name: str) -> dict[str, Any]:
-    """What :func:`write_model` wrote.
-
-    Raises:
-        InterlaceError: there is none, or it is not a linear model.
-    """
-    folder = party.path("models", name)
-    try:
-        model: dict[str, Any] = json.loads((folder / MODEL_FILE).read_bytes())
-        if model["format"] != FORMAT:
-            raise ValueError("another format")
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InterlaceError(f"{folder} holds no linear model that can be read") from e
-    return model

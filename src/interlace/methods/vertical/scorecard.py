@@ -110,15 +110,15 @@ from interlace.methods.vertical.scorecard_side import (
     INFLATED,
     KEPT,
     LOW_IV,
+    MODEL,
     MOST_BINS,
     CardSettings,
     Cells,
     Draft,
     ScorecardSide,
     WoeSide,
-    read_model,
     workload_of,
-    write_model,
+    write_card,
 )
 from interlace.models.binning import (
     Cuts,
@@ -1047,11 +1047,11 @@ class Scorecard(Method):
             "history": history_to_json(self.history_),
             "converged": self.converged_,
         }
-        write_model(self.active_, name, self.card_, model)
+        write_card(self.active_, name, self.card_, model)
 
     def load(self, name: str, federation: Federation) -> Self:
         """Take the cards that :meth:`save` kept."""
-        model = read_model(federation.active, name)
+        model = MODEL.read(federation.active, name)
         self.active_, self.peers_ = federation.active, federation.open("scorecard", ScorecardSide)
         self.session_ = next((peer.session for peer in self.peers_.values()), None)
         self.card_ = Card.model_validate(model["card"])

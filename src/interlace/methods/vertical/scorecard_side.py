@@ -6,7 +6,6 @@ See :mod:`interlace.methods.vertical.scorecard` for the conversation.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -36,11 +35,9 @@ from interlace.crypto.base import (
 from interlace.crypto.base import Rows as EncryptedRows
 from interlace.crypto.schemes import read_public_key
 from interlace.errors import (
-    InterlaceError,
     PolicyError,
     Refused,
 )
-from interlace.files import write_whole
 from interlace.methods.vertical.linear_side import LinearSide, allowed_by, key_for
 from interlace.models import seed_for
 from interlace.models.binning import (
@@ -55,12 +52,11 @@ from interlace.models.binning import (
 from interlace.models.glm import Columns
 from interlace.models.scorecard import Card, CardColumn, looked_up
 from interlace.models.trees import MISSING, NumericBins
-from interlace.party import Party, PassiveSide, operation
+from interlace.party import ModelFile, Party, PassiveSide, operation
 
 MOST_BINS = 256
-MODEL_FILE = "scorecard.json"
+MODEL = ModelFile("scorecard.json", "interlace scorecard 1", "scorecard")
 TABLE_FILE = "scorecard.csv"  # the same for people, and not read again
-FORMAT = "interlace scorecard 1"
 MOST_FACTOR = 1e6
 CODES = 32  # reasons told in one message
 PEOPLE_A_PRODUCT = 5  # of so many people in training a partner answers one scalar product
@@ -493,12 +489,12 @@ class ScorecardSide(PassiveSide):
     @operation
     def save(self, model: Control) -> None:
         """Keep this party's card in its own folder."""
-        write_model(self.party, model["name"], self.card, {})
+        write_card(self.party, model["name"], self.card)
 
     @operation
     def load(self, model: Control) -> Control:
         """Take this party's card; answers how many columns it has."""
-        self.card = Card.model_validate(read_model(self.party, model["name"])["card"])
+        self.card = Card.model_validate(MODEL.read(self.party, model["name"])["card"])
         return {"columns": len(self.card.columns)}
 
     # -- its own affairs -------------------------------------------------------------------------
@@ -596,33 +592,11 @@ def workload_of(rows: int, groups: int, largest: int) -> Workload:
     return Workload(rows=rows, largest=largest, width=1, groups=groups, factor=largest)
 
 
-def write_model(party: Party, name: str, card: Card, model: dict[str, Any]) -> None:
-    """Keep a party's part of a model, as JSON and its card as CSV too, for people to read.
+def write_card(party: Party, name: str, card: Card, model: dict[str, Any] | None = None) -> None:
+    """Keep a party's card, with what else there is of the model, and as CSV for people to read.
 
     Raises:
         InterlaceError: the disk does not take it.
     """
-    folder = party.path("models", name)
-    whole = {"format": FORMAT, "card": card.model_dump(mode="json"), **model}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / MODEL_FILE, json.dumps(whole, indent=1, ensure_ascii=False).encode())
-        write_whole(folder / TABLE_FILE, card.table().write_csv().encode())
-    except OSError as e:
-        raise InterlaceError(f"{folder} cannot be written ({e.strerror or e})") from e
-
-
-def read_model(party: Party, name: str) -> dict[str, Any]:
-    """What :func:`write_model` wrote.
-
-    Raises:
-        InterlaceError: there is none, or it is no scorecard.
-    """
-    folder = party.path("models", name)
-    try:
-        model: dict[str, Any] = json.loads((folder / MODEL_FILE).read_bytes())
-        if model["format"] != FORMAT:
-            raise ValueError("another format")
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InterlaceError(f"{folder} holds no scorecard that can be read") from e
-    return model
+    whole = {"card": card.model_dump(mode="json"), **(model or {})}
+    MODEL.write(party, name, whole, {TABLE_FILE: card.table().write_csv().encode()})
