@@ -15,7 +15,7 @@ Scheme, for one run of one job:
 The hello is ours: a signed Diffie-Hellman with the identities inside what is signed, an idea of
 Krawczyk 2003, "SIGMA", whose protocol it is not; the first hello is fresh by the job's number,
 which comes once. Nobody outside has reviewed it. Frames: RFC 7748, RFC 5869, NIST SP 800-38D, by
-the `cryptography` library. Who a party is rests on FLARE's RSA certificates of 2,048 bits (about 112).
+the `cryptography` library. Who a party is rests on FLARE's RSA certificates of 2,048 bits.
 What a relay still sees: who talks to whom, when, and how many bytes.
 """
 
