@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interlace.errors import DataError, Refused
@@ -75,6 +75,7 @@ def every_merging(
     st.integers(1, 20),
     st.booleans(),
 )
+@example([(0, 1), (0, 1)], 2, 1, False)
 def test_the_best_merging_is_the_best_of_all(
     lines: list[tuple[int, int]], most: int, fewest: int, monotone: bool
 ) -> None:

@@ -297,7 +297,8 @@ def _best_cuts(
         before: list[Integers] = []
         for number in range(1, min(most, width) + 1):
             last = int(reach[:, width].argmax())
-            if reach[last, width] > best + 1e-12:
+            # One bin is no merging: half a person in it can make its IV larger than any of two.
+            if number > 1 and reach[last, width] > best + 1e-12:
                 best, found = float(reach[last, width]), _traced(before, last, width)
             if number == width:
                 break
