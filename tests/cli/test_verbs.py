@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import inspect
 import json
 import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 
 import numpy as np
 import polars as pl
@@ -15,10 +17,11 @@ import pytest
 import yaml
 from typer.testing import Result
 
-from interlace.cli import demo
-from interlace.cli.run import EXAMPLE
+from interlace.cli import console, demo
+from interlace.cli.run import EXAMPLE, run
 from interlace.job.results import Results
 from interlace.job.spec import read_job
+from interlace.methods.catalogue import CATALOGUE
 
 Call = Callable[..., Result]
 WriteJob = Callable[..., Path]
@@ -237,14 +240,24 @@ def test_inspect_says_what_is_wrong(
 # -- run, report, predict -----------------------------------------------------------------------
 
 
-def test_without_a_job_run_shows_an_example_that_can_be_run(call: Call, folder: Path) -> None:
+def test_without_a_job_run_prints_an_example_to_be_copied(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console.out, "width", 40)  # a line too long for it stays a line
     done = call("run")
     assert done.exit_code == 2
     assert "interlace run job.yaml" in done.stderr
-    assert all(line.split("#")[0].strip() in done.stderr for line in EXAMPLE.splitlines())
-    (folder / "job.yaml").write_text(EXAMPLE)
+    assert done.stdout == EXAMPLE
+    (folder / "job.yaml").write_text(done.stdout)
     job = read_job(folder / "job.yaml")
     assert list(job.parties) == ["insurer", "vendor"]
+
+
+def test_the_help_of_run_has_the_example_and_every_method() -> None:
+    text = inspect.getdoc(run) or ""
+    assert indent(EXAMPLE, "    ") in text
+    methods = {name for name, about in CATALOGUE.items() if about.role == "method"}
+    assert methods | {"auto"} <= set(re.findall("`([a-z_]+)`", text))
 
 
 @pytest.fixture

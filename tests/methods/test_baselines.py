@@ -93,6 +93,22 @@ def test_categories_are_filled_by_the_most_frequent_level() -> None:
     assert joined["shop.kind"].to_list()[3] is None, "a gap of a person who is there stays a gap"
 
 
+@pytest.mark.parametrize("make", [Pooled, MeanImputation])
+def test_whoever_else_is_in_the_view_one_has_the_same_score(make: Any, tmp_path: Path) -> None:
+    """What joins the tables is learnt from those who are trained on, and kept with the model."""
+    fed, _ = two_halves(300, 200, folder=tmp_path)
+    train, test = fed.split(0.25)
+    model = make(**{**HOW, "epochs": 2}).fit(train)
+    model.save("one")
+    again = make(**HOW).load("one", fed)
+    for rows in (test.rows, np.arange(300)):
+        several = model.outputs(fed.view(rows))
+        np.testing.assert_array_equal(again.outputs(fed.view(rows)), several)
+    alone = [fed.with_tables(_one_person(fed, row)) for row in (test.rows[0], 299)]
+    for row, other in zip((test.rows[0], 299), alone, strict=True):
+        np.testing.assert_allclose(model.outputs(other), model.outputs(fed.view([row])), rtol=1e-5)
+
+
 def test_images_are_joined_side_by_side(digits: Any) -> None:
     fed = digits()
     joined = Pooled()._people(fed).active.frame["image"]
@@ -188,6 +204,7 @@ def test_every_method_can_be_named(name: str) -> None:
     [
         ("splt", {}, "no method 'splt'; did you mean 'split'"),
         ("zzz", {}, "there are: split, agg"),
+        ("boosting", {}, "'boosting'; there are: .*boosted_trees.*to compare with: .*active_alone"),
         ("split", {"epoch": 3}, "no hyper-parameter 'epoch'; did you mean 'epochs'"),
         ("split", {"bottom": {"widht": 3}}, "`bottom.widht`"),
         ("split", {"optimisation": {"learning_rate": -1}}, "`optimisation.learning_rate`"),

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markdown import Markdown
 
-from interlace.cli.console import err, progress, say
+from interlace.cli.console import progress, say, show
 from interlace.cli.outcome import show_outcome
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ EXAMPLE = """\
 name: caravan
 parties:
   insurer:                  # has the label, so it drives
-    table: insurer.csv      # also .parquet, .feather, duckdb:FILE?table=NAME, sql:SELECT ...
+    table: insurer.csv      # or .parquet, .feather, duckdb:..., sql:...
     id: customer            # who a row is about
     label: bought
   vendor:
@@ -30,14 +29,11 @@ method:
   epochs: 20
 """
 
-_NO_JOB = f"""\
-`interlace run` takes a job: a YAML file that says who takes part and how they learn. Such as
+_NO_JOB = """\
+`interlace run` takes a job: a YAML file that says who takes part and how they learn. Here is one.
+Keep it beside your tables, and start it:
 
-```yaml
-{EXAMPLE}```
-
-Save it as `job.yaml`, with your tables beside it, and say
-
+    interlace run > job.yaml
     interlace run job.yaml
 
 No job yet? `interlace split TABLE` cuts one table into parties and writes their job;
@@ -69,8 +65,31 @@ def run(
 
         interlace run job.yaml --out runs/second-try
 
+    A job, which `interlace run` without one prints to be copied:
+
+        name: caravan
+        parties:
+          insurer:                  # has the label, so it drives
+            table: insurer.csv      # or .parquet, .feather, duckdb:..., sql:...
+            id: customer            # who a row is about
+            label: bought
+          vendor:
+            table: vendor.csv
+            id: customer
+        method:
+          name: split
+          epochs: 20
+
     What comes out, in the run folder: `report.html` to look at, `results.json` to compute with, and
     for each party its models and its ledger of all that left it.
+
+    Networks over shared people: `split`, `agg`, `fed_once`. Over others too: `proto_evfl`,
+    `ss_vfl_i`, `ss_vfl_c`, `entity_augmentation`, `transfer`, `secure_transfer`, `vfedtrans`,
+    `apc_vfl`, `privileged_distillation`, `one_shot`, `few_shot`, `fedcvt`. Tables: `boosted_trees`,
+    `random_forest`, `decision_tree`, `scorecard`, `logistic`, `linear`, `poisson`, `tweedie`.
+    Groups of people: `kmeans`, `gaussian_mixture`. Same columns, other people: `fedavg`,
+    `fedprox`, `scaffold`, `fedavgm`, `fedadam`, `fedyogi`, `horizontal_linear`,
+    `horizontal_trees`, `horizontal_kmeans`, `mixed`. Or `auto`, as `interlace inspect` recommends.
 
     Ctrl-C, a kill or a power cut lose the current epoch and nothing else. `--resume` goes on to the
     result that an uninterrupted run has:
@@ -78,7 +97,8 @@ def run(
         interlace run job.yaml --resume
     """
     if job is None:
-        err.print(Markdown(_NO_JOB))
+        say(_NO_JOB)
+        show(EXAMPLE.rstrip())
         raise typer.Exit(2)
     carry_out(job, out, resume=resume, quiet=quiet)
 

@@ -371,7 +371,7 @@ def entry(name: str) -> Entry:
     """A method's entry.
 
     Raises:
-        JobError: no method has that name; the message suggests the nearest one.
+        JobError: no method has that name; the message lists those that there are.
     """
     if name == AUTO:
         raise JobError(
@@ -379,9 +379,13 @@ def entry(name: str) -> Entry:
             "that `interlace inspect` recommends"
         )
     if name not in CATALOGUE:
-        near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.4)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(CATALOGUE)}"
-        raise JobError(f"there is no method '{name}'; {hint}")
+        near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.6)
+        hint = f"did you mean '{near[0]}'? There are: " if near else "there are: "
+        methods = ", ".join(n for n, e in CATALOGUE.items() if e.role == "method")
+        beside = ", ".join(n for n, e in CATALOGUE.items() if e.role != "method")
+        raise JobError(
+            f"there is no method '{name}'; {hint}{methods}; and, to compare with: {beside}"
+        )
     return CATALOGUE[name]
 
 
