@@ -93,20 +93,36 @@ def test_categories_are_filled_by_the_most_frequent_level() -> None:
     assert joined["shop.kind"].to_list()[3] is None, "a gap of a person who is there stays a gap"
 
 
+def test_a_score_of_a_missing_view_does_not_hang_on_who_else_is_scored(tmp_path: Path) -> None:
+    fed, _ = two_halves(200, 100, folder=tmp_path)
+    model = MeanImputation(**{**HOW, "epochs": 2}).fit(fed)
+    model.save("filled")
+    bank = pl.DataFrame({"id": list("abc"), "mine": [0.1, 0.2, 0.3], "y": [0, 1, 0]})
+    scores = [
+        filled.outputs(fed.with_tables({"bank": bank, "shop": shop}))
+        for shop in (pl.DataFrame({"id": list("bc"), "theirs": [0.0, far]}) for far in (0.0, 90.0))
+        for filled in (model, MeanImputation(**HOW).load("filled", fed))
+    ]
+    for other in scores[1:]:
+        np.testing.assert_array_equal(other[:2], scores[0][:2])
+
+
 @pytest.mark.parametrize("make", [Pooled, MeanImputation])
-def test_whoever_else_is_in_the_view_one_has_the_same_score(make: Any, tmp_path: Path) -> None:
-    """What joins the tables is learnt from those who are trained on, and kept with the model."""
-    fed, _ = two_halves(300, 200, folder=tmp_path)
-    train, test = fed.split(0.25)
-    model = make(**{**HOW, "epochs": 2}).fit(train)
-    model.save("one")
-    again = make(**HOW).load("one", fed)
-    for rows in (test.rows, np.arange(300)):
-        several = model.outputs(fed.view(rows))
-        np.testing.assert_array_equal(again.outputs(fed.view(rows)), several)
-    alone = [fed.with_tables(_one_person(fed, row)) for row in (test.rows[0], 299)]
-    for row, other in zip((test.rows[0], 299), alone, strict=True):
-        np.testing.assert_allclose(model.outputs(other), model.outputs(fed.view([row])), rtol=1e-5)
+def test_a_score_of_an_image_does_not_hang_on_who_else_is_scored(
+    make: Any, digits: Any, tmp_path: Path
+) -> None:
+    fed = digits(folder=tmp_path)
+    train, test = fed.split(0.3)
+    how = {**HOW, "epochs": 1, "bottom": BottomSpec(hidden=(4,), width=4)}
+    model = make(**how).fit(train)
+    model.save("joined")
+    one = test.rows[:1]
+    halves = {name: party.frame for name, party in fed.engine.parties.items()}
+    few = fed.with_tables({name: frame[[*one, *train.rows[:2]]] for name, frame in halves.items()})
+    for fitted in (model, make(**how).load("joined", fed)):
+        np.testing.assert_allclose(
+            fitted.outputs(few)[:1], fitted.outputs(fed.view(one)), rtol=1e-5
+        )
 
 
 def test_images_are_joined_side_by_side(digits: Any) -> None:

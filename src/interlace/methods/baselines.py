@@ -10,10 +10,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from io import BytesIO
 from typing import Any, Self
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
 
@@ -22,10 +24,10 @@ from interlace.data.features import FeaturePlan
 from interlace.data.images import is_image
 from interlace.engines import InProcess
 from interlace.errors import AlignmentError, DataError, InterlaceError
-from interlace.federation import Federation, Rows
-from interlace.methods.base import Method, OnEpoch
+from interlace.federation import Federation
+from interlace.methods.base import EarlyStopping, Method, OnEpoch
 from interlace.methods.vertical.split import SplitVFL
-from interlace.party import Party, Peer
+from interlace.party import Party, Peer, State
 
 POOLED = "pooled"  # what the party is called that holds the one table
 Named = Mapping[str, Mapping[str, int]]
@@ -52,27 +54,44 @@ class ActiveAlone(SplitVFL):
 
 
 class Pooled(ActiveAlone):
-    """All parties' columns of the shared people in one table: the upper bound of a simulation.
+    """All parties' columns of the shared people in one table.
 
-    It reads every party's table, so it runs only where one person holds them all.
+    It reads every party's table, so it runs only where one person holds them all. A method that
+    learns from other people too can pass it.
     """
 
     def _people(self, federation: Federation) -> Federation:
         people = federation.shared().labelled()
         # Whom a partner lacks has gaps in its columns, which should not sway their scaling.
         others = np.setdiff1d(np.arange(len(federation.active)), federation.alignment.common)
-        held_out = np.union1d(federation.held_out, others)
-        return self._joined(people.view(people.rows, held_out))
+        return self._learnt(people.view(people.rows, np.union1d(federation.held_out, others)))
 
     def outputs(self, federation: Federation) -> NDArray[np.float64]:
         """Predictions from the joined table."""
         return super().outputs(self._joined(federation))
 
-    def _joined(self, federation: Federation) -> Federation:
-        return _one_table(federation, self._views)
+    def _learnt(self, people: Federation) -> Federation:
+        """The joined table of the people to train on; what joins it is learnt from them alone."""
+        self.images_ = _image_plans(people)
+        return self._joined(people)
 
-    def _views(self, federation: Federation, party: Party, train: Rows) -> dict[str, pl.Series]:
-        return _columns(federation, party, train)
+    def _joined(self, federation: Federation) -> Federation:
+        if self.images_:
+            return _one_table(federation, _side_by_side(federation, self.images_))
+        return _one_table(federation, _all_columns(federation, self._view))
+
+    def _view(self, federation: Federation, party: Party) -> dict[str, pl.Series]:
+        return _columns(federation, party)
+
+    def _state(self, stopping: EarlyStopping) -> State:
+        state = super()._state(stopping)
+        state.meta["images"] = {name: plan.to_json() for name, plan in self.images_.items()}
+        return state
+
+    def _take(self, state: State) -> None:
+        super()._take(state)
+        plans = state.meta["images"].items()
+        self.images_ = {name: FeaturePlan.from_json(plan) for name, plan in plans}
 
 
 class MeanImputation(Pooled):
@@ -83,22 +102,37 @@ class MeanImputation(Pooled):
     """
 
     def _people(self, federation: Federation) -> Federation:
-        return self._joined(federation.labelled())
+        return self._learnt(federation.labelled())
 
-    def _views(self, federation: Federation, party: Party, train: Rows) -> dict[str, pl.Series]:
-        views = super()._views(federation, party, train)
+    def _learnt(self, people: Federation) -> Federation:
+        self.typical_ = _typical(people)
+        return super()._learnt(people)
+
+    def _view(self, federation: Federation, party: Party) -> dict[str, pl.Series]:
+        view = super()._view(federation, party)
         if party is federation.active:
-            return views
+            return view
         missing = pl.Series(federation.alignment.position(party.name) < 0)
         return {
             column: pl.select(
                 pl.when(missing)
-                .then(_typical(series.gather(train), column in party.categories))
+                .then(pl.lit(self.typical_[_name(column, party, federation.active)]))
                 .otherwise(series)
                 .alias(column)
             ).to_series()
-            for column, series in views.items()
+            for column, series in view.items()
         }
+
+    def _state(self, stopping: EarlyStopping) -> State:
+        state = super()._state(stopping)
+        content = BytesIO()
+        self.typical_.write_ipc(content)
+        state.tensors["typical"] = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+        return state
+
+    def _take(self, state: State) -> None:
+        super()._take(state)
+        self.typical_ = pl.read_ipc(BytesIO(state.tensors["typical"].numpy().tobytes()))
 
 
 class _Alike(Method):
@@ -206,15 +240,15 @@ class OwnColumns(_Alike):
 
 
 class PooledColumns(_Alike):
-    """The method itself on all parties' columns of the shared people in one table: the upper bound
-    of a simulation. For trees, the trees of the pooled table; encryption has nothing to hide there.
+    """The method itself on all parties' columns of the shared people in one table. For trees, the
+    trees of the pooled table; encryption has nothing to hide there.
 
     Args:
         method: What is trained, with its settings.
     """
 
     def _one(self, federation: Federation) -> Federation:
-        one = _one_table(federation, _columns)
+        one = _one_table(federation, _all_columns(federation, _columns))
         return one.view(np.intersect1d(federation.rows, federation.alignment.common))
 
     def _renamed(self, named: Named, active: str) -> Named:
@@ -227,36 +261,38 @@ class PooledColumns(_Alike):
         }
 
 
-def _columns(federation: Federation, party: Party, train: Rows) -> dict[str, pl.Series]:
+def _holders(federation: Federation) -> list[Party]:
+    """The parties with columns.
+
+    Raises:
+        InterlaceError: they are not all here.
+    """
+    if not isinstance(federation.engine, InProcess):
+        raise InterlaceError("tables can be pooled only where one person holds them all")
+    return [p for p in federation.engine.parties.values() if p.columns]
+
+
+def _columns(federation: Federation, party: Party) -> dict[str, pl.Series]:
     """A party's columns in the order of the active party's people."""
     rows = _rows_of(federation, party)
     return {c: party.frame[c].gather(rows) for c in party.columns}
 
 
-def _one_table(
-    federation: Federation, views: Callable[[Federation, Party, Rows], dict[str, pl.Series]]
-) -> Federation:
-    """A federation of one party that holds everybody's columns.
+def _all_columns(
+    federation: Federation, view: Callable[[Federation, Party], dict[str, pl.Series]]
+) -> dict[str, pl.Series]:
+    """Every party's columns, as ``view`` gives them, by their names in the one table."""
+    return {
+        _name(column, party, federation.active): series
+        for party in _holders(federation)
+        for column, series in view(federation, party).items()
+    }
 
-    Args:
-        views: A party's columns in the order of the active party's people, which may look at the
-            rows to train on.
-    """
-    if not isinstance(federation.engine, InProcess):
-        raise InterlaceError("tables can be pooled only where one person holds them all")
+
+def _one_table(federation: Federation, joined: dict[str, pl.Series]) -> Federation:
+    """A federation of one party that holds the joined columns."""
     active = federation.active
-    parties = [p for p in federation.engine.parties.values() if p.columns]
-    train = np.setdiff1d(federation.alignment.common, federation.held_out)
-    if all(is_image(p.frame[c].dtype) for p in parties for c in p.columns):
-        joined = {"image": pl.Series("image", _side_by_side(federation, parties))}
-        categories = []
-    else:
-        joined = {
-            _name(column, party, active): series
-            for party in parties
-            for column, series in views(federation, party, train).items()
-        }
-        categories = [_name(c, p, active) for p in parties for c in p.categories]
+    codes = {_name(c, p, active) for p in _holders(federation) for c in p.categories}
     special = active.frame.select(*active.id_rule.columns, *active.labels_columns)
     pooled = Party(
         POOLED,
@@ -264,7 +300,7 @@ def _one_table(
         id=active.id_rule,
         label=active.labels_columns,
         columns=list(joined),
-        categories=categories,
+        categories=[c for c in joined if c in codes],
         folder=active.folder,
     )
     pooled.secret = active.secret  # one and the same network from one seed
@@ -288,33 +324,56 @@ def _rows_of(federation: Federation, party: Party) -> pl.Series:
     return pl.select(pl.when(pl.Series(position >= 0)).then(pl.Series(rows))).to_series()
 
 
-def _typical(series: pl.Series, categorical: bool) -> pl.Expr:
-    """The mean of numbers and dates, the most frequent value of anything else."""
+def _typical(people: Federation) -> pl.DataFrame:
+    """A row of what is typical in each partner's columns, by their names in the one table: the
+    mean of numbers and dates, the most frequent value of anything else."""
+    codes = {_name(c, p, people.active) for p in _holders(people) for c in p.categories}
+    others = _all_columns(people, lambda f, p: {} if p is f.active else _columns(f, p))
+    return pl.select(
+        _most_typical(series.gather(people.rows).drop_nulls(), name in codes).alias(name)
+        for name, series in others.items()
+        if not is_image(series.dtype)
+    )
+
+
+def _most_typical(series: pl.Series, categorical: bool) -> pl.Expr:
     if series.dtype.is_float():
         series = series.filter(series.is_finite())
     if series.dtype.is_temporal() or (series.dtype.is_numeric() and not categorical):
         return pl.lit(series.mean()).cast(
             series.dtype if series.dtype.is_temporal() else pl.Float64
         )
-    return pl.lit(series.drop_nulls().mode().sort().first(), dtype=series.dtype)
+    return pl.lit(series.mode().sort().first(), dtype=series.dtype)
 
 
-def _side_by_side(federation: Federation, parties: list[Party]) -> NDArray[np.float32]:
-    """The parties' images joined along their width; a missing one is the mean image."""
+def _image_plans(people: Federation) -> dict[str, FeaturePlan]:
+    """How each party's images are scaled, by its rows about these people; none of tables."""
+    parties = _holders(people)
+    if not all(is_image(p.frame[c].dtype) for p in parties for c in p.columns):
+        return {}
+    return {
+        p.name: FeaturePlan.fit(
+            p.frame,
+            p.columns,
+            _rows_of(people, p).gather(people.rows).drop_nulls().to_numpy(),
+            party=p.name,
+            file=p.file,
+        )
+        for p in parties
+    }
+
+
+def _side_by_side(federation: Federation, plans: Mapping[str, FeaturePlan]) -> dict[str, pl.Series]:
+    """The parties' images joined along their width, a column; a missing one is the mean image."""
     strips = []
-    for party in parties:
-        held_out = np.empty(0, dtype=np.int64)
+    for party in _holders(federation):
         rows = _rows_of(federation, party)
-        if federation.held_out.size:
-            held_out = rows.gather(federation.held_out).drop_nulls().to_numpy()
-        learn_from = np.setdiff1d(np.arange(len(party)), held_out)
-        plan = FeaturePlan.fit(party.frame, party.columns, learn_from, party=party.name)
-        pixels = plan.transform(party.frame).numpy()
+        pixels = plans[party.name].transform(party.frame).numpy()
         strip = np.zeros((len(rows), *pixels.shape[1:]), dtype=np.float32)
         held = rows.is_not_null().to_numpy()
         strip[held] = pixels[rows.drop_nulls().to_numpy()]
         strips.append(strip)
-    return np.concatenate(strips, axis=3)
+    return {"image": pl.Series("image", np.concatenate(strips, axis=3))}
 
 
 class WithFallback(Method):
