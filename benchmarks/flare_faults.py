@@ -1,13 +1,19 @@
 """Kill the processes of a run over sites at random moments: is a run lost, or its result another?
 
-A federation of three sites on this machine trains by split learning, again and again. While a run
-goes on, one process after another gets SIGKILL at a random moment: a party's job process, a party's
-site, the server's job process, the server. FLARE's watchdogs start sites and servers again; the run
-is submitted again as often as it takes, and must end with the models that an uninterrupted run of
-the same job in one process ends with, at every party.
+A federation of three sites on this machine trains by split learning, again and again. Meanwhile one
+process after another gets SIGKILL: first a kind is drawn (a party's site, its job process, the
+server, the server's job process), then one of that kind, and a moment. The run may be starting,
+matching people, training, ending, or coming back from the kill before. FLARE's watchdogs start
+sites and servers again, until they give up; then this script does, as a service manager would.
 
-Run it as ``make bench NAME=flare_faults``; ``--kills`` (100) and ``--seed``. A kill takes about a
-minute. The last line is JSON.
+A run *finished* if it came to its end by itself. It was *resumed* if it ended in between, with a
+reason, as half of the runs do whose jobs wait for two minutes alone; and submitting it again
+brought it to its end. Else it is *lost*. Every model of every party must be to the bit that of an
+uninterrupted run of the same job in one process.
+
+Run it as ``make bench NAME=flare_faults``; ``--kills`` (100), ``--seed``, ``--out``. What became of
+a run is kept in a file of its own; a script that was stopped goes on after the last. A kill takes
+about a minute. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +38,8 @@ import psutil
 import torch
 
 from interlace import runner
+from interlace.errors import InterlaceError
+from interlace.files import write_whole
 from interlace.job.spec import write_job
 from interlace.sites import service
 from interlace.sites.contract import Contract
@@ -38,68 +47,102 @@ from interlace.sites.job import job_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flare"))
-from flare_parity import TOLERANCE, difference
+from flare_parity import difference
 from local import NAMES, Local, local
 
+ROOT = Path(__file__).parents[1]
 EPOCHS = 60
-KILLS_A_RUN = 3
-LATEST = 25.0  # seconds after a job has begun to run
+MOST_KILLS = 10  # of one run
+LONGEST = 45.0  # seconds between two kills
+WAITS = [0.03, 0.5]  # hours that a job waits for who is away
+MOST_TRIES = 10  # how often a run is submitted
 
 
-def targets(federation: Local) -> dict[str, list[psutil.Process]]:
-    """The processes that there are now, by what they are."""
-    found: dict[str, list[psutil.Process]] = {}
+def targets(federation: Local) -> dict[str, dict[str, list[psutil.Process]]]:
+    """The processes that there are now, by their kind and whose they are."""
+    found: dict[str, dict[str, list[psutil.Process]]] = collections.defaultdict(dict)
     kits = {name: f.kit for name, f in federation.folders.items()}
     for name, kit in {**kits, "server": federation.driver.server}.items():
         pid = service.process_of(kit)
         if pid is None:
             continue
         with suppress(psutil.NoSuchProcess):
-            site = psutil.Process(pid)
-            found[f"site of {name}"] = [site]
-            if jobs := site.children(recursive=True):
-                found[f"job process of {name}"] = jobs
+            parent = psutil.Process(pid)
+            jobs = parent.children(recursive=True)
+            found["server" if name == "server" else "site"][name] = [parent]
+            if jobs:
+                found[f"job process of a {'server' if name == 'server' else 'site'}"][name] = jobs
     return found
 
 
 class Killer(threading.Thread):
-    """Kills something at a random moment after each start of a job, so many times.
+    """Kills something at random moments, so many times or until the run is over.
 
     Args:
         federation: Whose processes.
         chance: What is drawn from.
         kills: How many times.
+        contract: What the run is about.
     """
 
-    def __init__(self, federation: Local, chance: random.Random, kills: int) -> None:
+    def __init__(
+        self, federation: Local, chance: random.Random, kills: int, contract: Contract
+    ) -> None:
         super().__init__(daemon=True)
         self.federation, self.chance, self.left = federation, chance, kills
-        self.killed: list[str] = []
-        self.running, self.over = threading.Event(), threading.Event()
+        self.status = federation.driver.run(contract.run)
+        self.killed: list[dict[str, Any]] = []
+        self.tended = 0  # processes that no watchdog looked after any more
+        self.began = time.monotonic()
+        self.job = ""  # what the server says of it
+        self.over = threading.Event()
 
     def told(self, job: str, state: str) -> None:
         """What the server says of the job."""
-        print(f"    {time.strftime('%H:%M:%S')} {job[:8]} {state}", flush=True)
-        if state == "RUNNING":
-            self.running.set()
+        self.job = state
+        self._say(f"{job[:8]} {state}")
 
     def run(self) -> None:
-        """Until all kills are done, or the run is."""
-        while self.left and not self.over.is_set():
-            if not self.running.wait(1.0):
+        """Until the run is over: who is not there at all cannot come back either."""
+        due = self.chance.uniform(0.0, LONGEST)
+        while not self.over.wait(1.0):
+            self._tend()
+            if self.left and time.monotonic() - self.began > due:
+                self._kill()
+                due += self.chance.uniform(0.0, LONGEST)
+
+    def _kill(self) -> None:
+        there = targets(self.federation)
+        if not there:
+            return
+        kind = self.chance.choice(sorted(there))
+        whose = self.chance.choice(sorted(there[kind]))
+        for process in there[kind][whose]:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        self.left -= 1
+        kill = {
+            "kind": kind,
+            "whose": whose,
+            "seconds": round(time.monotonic() - self.began, 1),
+            "job": self.job,
+            "doing": self.status.status.doing,
+            "done": round(self.status.status.done, 3),
+        }
+        self.killed.append(kill)
+        self._say("killed", *(f"{kill[k]}" for k in ("kind", "whose", "job", "doing", "done")))
+
+    def _tend(self) -> None:
+        for folder in self.federation.folders.values():
+            if all(map(service.tended, service.kits_of(folder))):
                 continue
-            self.running.clear()
-            if self.over.wait(self.chance.uniform(0.0, LATEST)):
-                return
-            there = targets(self.federation)
-            whom = self.chance.choice(sorted(there))
-            for process in there[whom]:
-                with suppress(psutil.NoSuchProcess):
-                    process.send_signal(signal.SIGKILL)
-            print(f"    {time.strftime('%H:%M:%S')} killed the {whom}", flush=True)
-            self.killed.append(whom)
-            self.left -= 1
-            self.running.set() if self.left else None  # a site that is killed need not end a job
+            self.tended += 1
+            self._say(f"nobody looks after {folder.name} any more; up again")
+            with suppress(InterlaceError):
+                service.up(folder)
+
+    def _say(self, *what: str) -> None:
+        print(f"    {time.strftime('%H:%M:%S')}", *what, flush=True)
 
 
 def right(federation: Local, contract: Contract, folder: Path) -> float:
@@ -122,67 +165,92 @@ def right(federation: Local, contract: Contract, folder: Path) -> float:
     )
 
 
+def one(federation: Local, number: int, seed: int, kills: int, scratch: Path) -> dict[str, Any]:
+    """One run, which at most so many kills meet, and what became of it."""
+    chance = random.Random(f"{seed}-{number}")
+    contract = Contract(
+        name=f"run-{number}",
+        parties=NAMES,
+        active=NAMES[0],
+        method={"name": "split", "epochs": EPOCHS, "patience": None, "batch_size": 32},
+        compare="none",
+        seeds=[number],
+        classes=2,
+        wait=chance.choice(WAITS),
+    )
+    federation.plan(contract)
+    killer = Killer(federation, chance, min(chance.randint(1, MOST_KILLS), kills), contract)
+    killer.start()
+    ends: list[str] = []
+    while len(ends) < MOST_TRIES and ends[-1:] != ["finished"]:
+        try:
+            status = federation.run(contract, killer.told)
+            ends.append(f"{status.state} {status.reason}".strip())
+        except InterlaceError as e:
+            ends.append(f"{type(e).__name__}: {e}")
+        print(f"  run {number}: {ends[-1]}", flush=True)
+    killer.over.set()
+    killer.join()
+    finished = ends[-1] == "finished"
+    return {
+        "run": number,
+        "wait": contract.wait,
+        "seconds": round(time.monotonic() - killer.began),
+        "kills": killer.killed,
+        "tended": killer.tended,
+        "ends": ends,
+        "outcome": ("finished" if len(ends) == 1 else "resumed") if finished else "lost",
+        "difference": right(federation, contract, scratch) if finished else None,
+    }
+
+
+def kept(out: Path) -> Iterator[dict[str, Any]]:
+    """What became of the runs so far."""
+    for file in sorted(out.glob("run-*.json")):
+        yield json.loads(file.read_text())
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """All runs together."""
+    kills = [kill for run in runs for kill in run["kills"]]
+    outcomes = collections.Counter(run["outcome"] for run in runs)
+    other = [run["run"] for run in runs if run["difference"]]
+    return {
+        "kills": len(kills),
+        "of": collections.Counter(kill["kind"] for kill in kills),
+        "in training": sum("epoch" in kill["doing"] for kill in kills if kill["job"] == "RUNNING"),
+        "runs": len(runs),
+        **{outcome: outcomes[outcome] for outcome in ("finished", "resumed", "lost")},
+        "with another result": other,
+        "sites started by hand": sum(run["tended"] for run in runs),
+        "target": "no run lost, none with another result, over 100 kills",
+        "met": not outcomes["lost"] and not other and len(kills) >= 100,
+    }
+
+
 def main() -> None:
     """Run and kill."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "flare_faults")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    chance = random.Random(options.seed)
-    killed: list[str] = []
-    lost: list[str] = []
-    other: list[str] = []
-    runs = 0
+    options.out.mkdir(parents=True, exist_ok=True)
+    runs = list(kept(options.out))
     with tempfile.TemporaryDirectory(prefix="interlace-") as scratch, local(Path(scratch)) as fed:
-        while len(killed) < options.kills:
-            runs += 1
-            contract = Contract(
-                name=f"run-{runs}",
-                parties=NAMES,
-                active=NAMES[0],
-                method={"name": "split", "epochs": EPOCHS, "patience": None, "batch_size": 32},
-                compare="none",
-                seeds=[runs],
-                classes=2,
-                wait=0.5,
-            )
-            fed.plan(contract)
-            killer = Killer(fed, chance, min(KILLS_A_RUN, options.kills - len(killed)))
-            killer.start()
-            began = time.perf_counter()
-            try:
-                status = fed.run(contract, killer.told)
-                state, reason = status.state, status.reason
-            except Exception as e:
-                state, reason = "failed", repr(e)
-            killer.over.set()
-            killer.join()
-            killed += killer.killed
-            print(
-                f"  run {runs}: {state} {reason} in {time.perf_counter() - began:.0f} s", flush=True
-            )
-            if state != "finished":
-                lost.append(f"run {runs} ({', '.join(killer.killed)}): {state} {reason}")
-                continue
-            far = right(fed, contract, Path(scratch) / "here" / str(runs))
-            print(f"  run {runs}: {far:.1e} from the uninterrupted one", flush=True)
-            if far > TOLERANCE:
-                other.append(f"run {runs} ({', '.join(killer.killed)})")
-    print(
-        json.dumps(
-            {
-                "kills": len(killed),
-                "of": collections.Counter(killed),
-                "runs": runs,
-                "lost": lost,
-                "with another result": other,
-                "target": "no run lost, none with another result, over 100 kills",
-                "met": not lost and not other and len(killed) >= 100,
-            }
-        )
-    )
+        while (left := options.kills - summary(runs)["kills"]) > 0:
+            number = len(runs) + 1
+            here = Path(scratch) / "here" / str(number)
+            runs.append(one(fed, number, options.seed, left, here))
+            text = json.dumps(runs[-1], indent=1)
+            write_whole(options.out / f"run-{number:03}.json", text.encode())
+            if runs[-1]["outcome"] == "lost":
+                for name, folder in fed.folders.items():
+                    shutil.copytree(folder.root, options.out / f"lost-{number:03}" / name)
+            print(f"  {json.dumps(summary(runs))}", flush=True)
+    print(json.dumps(summary(runs)))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -131,13 +133,28 @@ def jobs_of(folder: PartyFolder) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True) if pid else []
 
 
+# Watchdogs would start again what is ended before they are.
+_GUARD = """
+import os, sys, time
+import psutil
+sys.stdin.read()
+for _ in range(5):
+    for process in psutil.process_iter(["cmdline"]):
+        if process.pid != os.getpid() and sys.argv[1] in " ".join(process.info["cmdline"] or []):
+            process.kill()
+    time.sleep(0.5)
+"""
+
+
 @contextmanager
 def local(root: Path) -> Iterator[Local]:
-    """A federation that is up, and down again at the end."""
+    """A federation that is up, and down again at the end, or when this process is no more."""
     federation = Local(root)
     federation.give(vertical_tables())
-    try:
-        federation.up()
-        yield federation
-    finally:
-        federation.down()
+    guard = [sys.executable, "-c", _GUARD, str(root)]
+    with subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True):
+        try:
+            federation.up()
+            yield federation
+        finally:
+            federation.down()

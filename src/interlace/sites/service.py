@@ -37,7 +37,8 @@ def kits_of(folder: PartyFolder) -> list[Path]:
 def up(folder: PartyFolder, tell: Callable[[str], None] = lambda _text: None) -> None:
     """Start this organisation's processes in the background, and wait until it is connected.
 
-    FLARE's own watchdog starts them again if they end.
+    FLARE's own watchdog starts them again if they end, and gives up at the fifth time that it had
+    to within five minutes of the time before.
 
     Raises:
         JobError: they run already.
@@ -47,7 +48,7 @@ def up(folder: PartyFolder, tell: Callable[[str], None] = lambda _text: None) ->
     if all(map(process_of, kits)):
         raise JobError(f"'{folder.name}' is up; `interlace party down` ends it")
     for kit in kits:
-        if process_of(kit) is None:
+        if not tended(kit):
             _forget(kit)
             with (kit / "output.txt").open("ab") as output:
                 subprocess.Popen(
@@ -136,6 +137,14 @@ def process_of(kit: Path) -> int | None:
         if pid is not None and _alive(pid) and _is_flare(pid):
             return pid
     return None
+
+
+def tended(kit: Path) -> bool:
+    """Whether a kit's process runs, or a watchdog is there that will start it."""
+    watchdog = _pid(kit / "daemon_pid.fl")
+    return process_of(kit) is not None or (
+        watchdog is not None and _alive(watchdog) and _is_flare(watchdog)
+    )
 
 
 def _end(pid: int, gone: Callable[[], bool]) -> None:
