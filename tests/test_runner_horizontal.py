@@ -73,7 +73,7 @@ def test_a_run_has_all_that_a_report_shows(make: Make, tmp_path: Path) -> None:
         **{n: (len(rows), len(PIXELS), False) for n, rows in CUT.items()},
     }
     federated, alone, pooled = results.models
-    assert [m.role for m in results.models] == ["method", "baseline", "upper bound"]
+    assert [m.role for m in results.models] == ["method", "baseline", "in one place"]
     for model in results.models:
         assert [f.seed for f in model.fits] == [0, 1]
         for fit in model.fits:

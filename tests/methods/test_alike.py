@@ -90,7 +90,7 @@ def test_a_job_without_a_label(tables: dict[str, Any], tmp_path: Path) -> None:
         assert (results.task, results.label, results.classes) == ("clustering", "", 0)
         assert results.trained_on + results.tested_on == 150
         ours, pooled = results.models
-        assert pooled.role == "upper bound"
+        assert pooled.role == "in one place"
         for fit, bound in zip(ours.fits, pooled.fits, strict=True):
             assert fit.metrics == pytest.approx(bound.metrics)
             due = {"distance", "silhouette"} if name == "kmeans" else {"log_likelihood"}

@@ -30,7 +30,7 @@ MODELS = {
                      "its labelled people; nobody else is asked."),
     "mean_imputation": ("Missing views filled in", "baseline", "Missing columns are filled with "
                         "their mean or most frequent value."),
-    "pooled": ("Pooled", "upper bound", "All columns of the shared people in one table."),
+    "pooled": ("Pooled", "in one place", "All columns of the shared people in one table."),
 }  # fmt: skip
 
 

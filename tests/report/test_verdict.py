@@ -10,7 +10,7 @@ from interlace.methods.catalogue import CATALOGUE
 from interlace.report.verdict import better, judge, unlabelled
 
 Seeds = dict[str, list[float]]
-ROLES = {"split": "method", "pooled": "upper bound"}
+ROLES = {"split": "method", "pooled": "in one place"}
 
 
 def told(insurance: Results, values: Seeds, metric: str = "auc", task: str = "binary") -> Results:
@@ -44,13 +44,13 @@ def test_a_gain(insurance: Results) -> None:
     assert verdict.headline == "Federation raised AUC from 0.710 to 0.760."
     assert verdict.details[0].startswith("That is +0.050 (95 % interval +0.050 to +0.050, 3 seeds)")
     assert "insurer can do alone" in verdict.details[0]
-    assert "the upper bound) it would be 0.770" in verdict.details[1]
+    assert "all tables in one place (Pooled) it would be 0.770" in verdict.details[1]
 
 
-def test_an_upper_bound_that_is_none(insurance: Results) -> None:
+def test_all_tables_in_one_place_can_be_no_better(insurance: Results) -> None:
     values = {"split": [0.76, 0.77], "active_alone": [0.71, 0.72], "pooled": [0.75, 0.74]}
     said = judge(told(insurance, values)).details[1]
-    assert said == "All tables in one place (Pooled, the reference) reach 0.745, no better."
+    assert said == "All tables in one place (Pooled) reach 0.745, no better."
     values["shared_only"] = [0.73, 0.74]  # fitted beside a method that learns from others too
     said = judge(told(insurance, values)).details[1]
     assert said.endswith("no better; Pooled learns from the shared people alone.")

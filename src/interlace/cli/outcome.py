@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from interlace.job.results import ModelResult, Results
 
 _COLOURS = {"gain": "green", "none": "yellow", "loss": "red", "open": "default"}
-_ORDER = ("baseline", "method", "upper bound")
-_STYLES = {"baseline": "", "method": "bold", "upper bound": "dim"}
+_ORDER = ("baseline", "method", "in one place")
+_STYLES = {"baseline": "", "method": "bold", "in one place": "dim"}
 
 
 def show_outcome(results: Results, folder: Path) -> None:
@@ -34,7 +34,7 @@ def show_outcome(results: Results, folder: Path) -> None:
     metrics = to_show(results)
     made = table("", *(MEASURES[m].title for m in metrics))
     for model in sorted(fitted, key=lambda m: _ORDER.index(m.role)):
-        title = f"{model.title} (upper bound)" if model.role == "upper bound" else model.title
+        title = f"{model.title} (all tables in one place)" if model.role == "in one place" else model.title
         cells = (_cell(fitted, model, metric) for metric in metrics)
         made.add_row(title, *cells, style=_STYLES[model.role])
     show(made)

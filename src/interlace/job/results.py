@@ -85,12 +85,12 @@ class ModelResult(BaseModel):
     """One model over all seeds.
 
     ``role``: ``method`` (what the job is about), ``baseline`` (what is there without it), or
-    ``upper bound`` (possible only where one person holds all tables).
+    ``in one place`` (possible only where one person holds all tables).
     """
 
     name: str
     title: str
-    role: Literal["method", "baseline", "upper bound"]
+    role: Literal["method", "baseline", "in one place"]
     explanation: str
     fits: list[FitResult] = Field(default_factory=list)
     skipped: str | None = None  # why it could not be fitted

@@ -58,7 +58,7 @@ from interlace.methods.vertical.linear import (
     TweedieRegression,
 )
 
-Role = Literal["method", "baseline", "upper bound"]
+Role = Literal["method", "baseline", "in one place"]
 AUTO = "auto"  # instead of a name: a run of a simulation is to choose the method
 
 
@@ -322,7 +322,7 @@ CATALOGUE: dict[str, Entry] = {
     "pooled_rows": Entry(
         PooledRows,
         "Pooled",
-        "upper bound",
+        "in one place",
         "The same training on all parties' rows in one table, as if no row had to stay at home.",
     ),
     "active_alone": Entry(
@@ -354,13 +354,13 @@ CATALOGUE: dict[str, Entry] = {
     "pooled": Entry(
         Pooled,
         "Pooled",
-        "upper bound",
+        "in one place",
         "All columns of the shared people in one table, as if no table had to stay at home.",
     ),
     "pooled_columns": Entry(
         PooledColumns,
         "Pooled",
-        "upper bound",
+        "in one place",
         "The same method on all columns of the shared people in one table, as if no table had to "
         "stay at home.",
     ),

@@ -31,7 +31,7 @@ class MetricRow:
 
     Attributes:
         cells: By the model's name; a model without the metric is not there.
-        best: The best model that is no upper bound.
+        best: The best model, those apart that need all tables in one place.
         gain: What the method has over the active party alone, seed by seed.
         outcome: Whether that is a gain.
     """
@@ -56,7 +56,7 @@ def metric_rows(results: Results) -> list[MetricRow]:
             continue
         measure, decimals = MEASURES[name], _decimals(results, name)
         values = {m.name: value for m in results.models if (value := summary(m, name))}
-        ranked = [m.name for m in results.models if m.role != "upper bound" and m.name in values]
+        ranked = [m.name for m in results.models if m.role != "in one place" and m.name in values]
         choose = max if measure.higher_is_better else min
         best = choose(ranked, key=lambda m: values[m].mean) if len(ranked) > 1 else None
         over = gain(method, alone, name) if method and alone else None
@@ -185,7 +185,7 @@ def looks(models: Sequence[ModelResult]) -> dict[str, str]:
     """A class of the style sheet for each model: colour, dashes and mark."""
     looks, others = {}, 0
     for i, model in enumerate(models):
-        if model.role == "upper bound":
+        if model.role == "in one place":
             looks[model.name] = "upper"
         elif model.role == "method" and not any(m.role == "method" for m in models[:i]):
             looks[model.name] = "method"

@@ -149,7 +149,7 @@ def judge(results: Results) -> Verdict:
 
 
 def _others(results: Results, method: ModelResult, metric: str, decimals: int) -> list[str]:
-    """What the upper bound reaches, and who does better than the method."""
+    """What all tables in one place reach, and who does better than the method."""
     name, said = in_sentence(MEASURES[metric]), []
     fewer = any(model.name == "shared_only" for model in results.models)
     for model in results.models:
@@ -157,14 +157,13 @@ def _others(results: Results, method: ModelResult, metric: str, decimals: int) -
         if model is method or found is None:
             continue
         value = decimal(found.mean, decimals)
-        if model.role == "upper bound":
+        if model.role == "in one place":
             difference = gain(model, method, metric)
             more = difference and (difference.mean > 0) == MEASURES[metric].higher_is_better
             said.append(
-                f"With all tables in one place ({model.title}, the upper bound) it would be "
-                f"{value}."
+                f"With all tables in one place ({model.title}) it would be {value}."
                 if more
-                else f"All tables in one place ({model.title}, the reference) reach {value}, no "
+                else f"All tables in one place ({model.title}) reach {value}, no "
                 f"better{f'; {model.title} learns from the shared people alone' if fewer else ''}."
             )
         elif model.name not in ALONE:

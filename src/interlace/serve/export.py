@@ -84,7 +84,7 @@ def export(
     try:
         made = to_onnx(trained.model(name, nobody_else))
     except JobError as e:
-        others = sorted(n for n in trained.models - {name} if entry(n).role != "upper bound")
+        others = sorted(n for n in trained.models - {name} if entry(n).role != "in one place")
         rest = f"; this run also has: {', '.join(others)}" if others else ""
         raise JobError(f"{e}{rest}") from None
     write_whole(Path(out), made.SerializeToString())

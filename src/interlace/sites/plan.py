@@ -139,7 +139,7 @@ def compared(contract: Contract) -> list[MethodChoice]:
     return [
         c
         for c in runner.compared(job)
-        if entry(c.name).role != "upper bound" and not issubclass(entry(c.name).make, Pooled)
+        if entry(c.name).role != "in one place" and not issubclass(entry(c.name).make, Pooled)
     ]
 
 

@@ -122,7 +122,7 @@ class ClientsAlone(InOnePlace):
 
 
 class PooledRows(InOnePlace):
-    """All clients' rows in one table: the upper bound of a simulation.
+    """All clients' rows in one table.
 
     It learns from the rows that no client kept aside for testing, and is judged on those that they
     did. It reads every table, so it runs only where one person holds them all.
