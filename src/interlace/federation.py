@@ -385,8 +385,8 @@ class Federation:
     def fresh(self, seed: int, tag: str) -> Self:
         """The same people and ledgers for a training of its own: another seed, guards from new.
 
-        In a simulation every seed is a what-if: each counts its privacy budget and its bytes from
-        zero, as the one training would that is done for real.
+        In a simulation every seed is a what-if: each counts its privacy budget from zero, as the
+        one training would that is done for real. A policy's limits on a run hold for all together.
 
         Args:
             seed: Seeds everything random.

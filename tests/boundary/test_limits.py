@@ -62,11 +62,13 @@ def test_a_new_process_counts_on_from_the_ledger(boundary: Any, release: Any) ->
     out = boundary()
     release(out, torch.zeros(4, 4))
     out.admit(asked(out.party), [Slot("rows", Kind.ROW_SELECTION)])
-    later = boundary()
+    later = boundary(max_bytes=2 * out.sent_bytes - 1)
     later.go_on_after(out.ledger)
     assert later.sent_of == out.ledger.sent_by(out.party)
     assert later.sent_of[Kind.EMBEDDING] > 0
     assert later.requests == 1
+    with pytest.raises(PolicyError, match="`max_bytes`"):
+        release(later, torch.zeros(4, 4))
 
 
 def test_people_are_counted_as_often_as_they_come(boundary: Any, release: Any) -> None:
@@ -90,9 +92,40 @@ def test_the_next_training_of_a_run_counts_on_and_another_run_does_not(release: 
     party.record_in(run, seed=1)
     release(party.boundary, torch.zeros(4, 4))
     party.record_in(run, seed=2)
-    assert party.boundary.sent_of[Kind.EMBEDDING] > 0
+    assert party.boundary.sent_of[Kind.EMBEDDING] == party.boundary.sent_bytes > 0
     party.record_in(Ledger(), seed=2)
     assert not party.boundary.sent_of
+    assert not party.boundary.sent_bytes
+
+
+def test_what_a_run_tells_of_one_person_is_limited_over_kinds_and_trainings(release: Any) -> None:
+    noise = [{"clip": {"norm": 1.0}}, {"laplace": {"scale": 4.0}}]
+    party = Party("vendor", {"id": ["a", "b"], "x": [1.0, 2.0]})
+    party.policy = Policy(
+        guards={Kind.EMBEDDING: noise, Kind.PARTIAL_SCORE: noise}, max_epsilon=2.0
+    )
+    run = Ledger()
+    party.record_in(run, seed=1)
+    each = 0.5  # 2√1 / 4
+    for kind in (Kind.EMBEDDING, Kind.PARTIAL_SCORE):
+        for person in (ROWS[:1], ROWS[1:2]):  # another person is no further release of the first
+            release(party.boundary, torch.zeros(1, 1), kind, rows=person)
+    assert party.boundary.epsilon == pytest.approx(2 * each)
+    party.record_in(run, seed=2)
+    checkpoint = party.boundary.state()
+    assert party.boundary.epsilon == pytest.approx(2 * each)
+    release(party.boundary, torch.zeros(1, 1), rows=ROWS[:1])
+    kept = party.boundary.state()
+    party.boundary.load_state(checkpoint)  # takes nothing back
+    release(party.boundary, torch.zeros(1, 1), rows=ROWS[:1])
+    sent = party.boundary.sent_bytes
+    with pytest.raises(PolicyError, match="at most epsilon 2 in a run"):
+        release(party.boundary, torch.zeros(1, 1), rows=ROWS[:1])
+    assert party.boundary.sent_bytes == sent
+    release(party.boundary, torch.zeros(1, 1), Kind.GRADIENT)  # nothing is claimed of it
+    later = Boundary("vendor", party.policy, Ledger(), seed=1)
+    later.load_state(kept)
+    assert later.epsilon == pytest.approx(3 * each)
 
 
 @pytest.mark.parametrize(

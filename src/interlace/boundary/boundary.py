@@ -65,6 +65,7 @@ class Boundary:
         self.sent_bytes = 0
         self.sent_of: dict[Kind, int] = {}
         self.requests = self.people = 0
+        self.epsilon_before = 0.0  # of the run's earlier trainings
         self._chains: dict[tuple[Kind, str], Chain] = {}
         self._private: list[tuple[int, int, Callable[[], bool]]] = []
         self._about: Tensor | None = None
@@ -98,8 +99,8 @@ class Boundary:
 
         Raises:
             PolicyError: the policy does not allow a kind, a value is a record or not of its
-                kind's form, a guard's budget or the run's allowance of bytes is used up, or the
-                party has stopped everything. Nothing has left then.
+                kind's form, a guard's budget or what the run may send or tell of one person is
+                used up, or the party has stopped everything. Nothing has left then.
         """
         if self._stopped():
             raise PolicyError(
@@ -115,6 +116,8 @@ class Boundary:
             part, label = self._guarded(slot, value, receiver, rows)
             parts.append(part)
             labels.append(label)
+        if any(slot.kind in self.policy.guards for slot in slots):
+            self._check_epsilon(operation)
         message = Message(session, operation, self.party, receiver, self.round, tuple(parts))
         size = message.encoded_size()
         if self.policy.max_bytes is not None and self.sent_bytes + size > self.policy.max_bytes:
@@ -160,11 +163,13 @@ class Boundary:
     def go_on_from(self, before: Boundary) -> None:
         """Count on from an earlier training of the same run what is limited for the whole run."""
         self.sent_of, self.requests = dict(before.sent_of), before.requests
-        self.people = before.people
+        self.sent_bytes, self.people = before.sent_bytes, before.people
+        self.epsilon_before = before.epsilon
 
     def go_on_after(self, ledger: Ledger) -> None:
         """Count on what is limited for the whole run from what an earlier process noted."""
         self.sent_of = ledger.sent_by(self.party)
+        self.sent_bytes = sum(self.sent_of.values())
         self.requests = sum(
             e.direction == "received" and e.receiver == self.party and not e.part
             for e in ledger.entries()
@@ -223,6 +228,22 @@ class Boundary:
                     f"at once: `{setting}` of its policy is {bound:,}"
                 )
 
+    @property
+    def epsilon(self) -> float:
+        """What the guards claim that the run has told of one person so far, all added up."""
+        claims = (account.get("epsilon", 0.0) for account in self.accounts().values())
+        return self.epsilon_before + sum(map(float, claims))
+
+    def _check_epsilon(self, operation: str) -> None:
+        """Hold what guarded values are about to tell, and all so far, against the policy."""
+        most = self.policy.max_epsilon
+        if most is not None and self.epsilon > most * (1 + 1e-9):  # sums round
+            raise PolicyError(
+                f"party '{self.party}' tells of one person at most epsilon {most:.4g} in a run, "
+                f"and '{operation}' would pass that (`max_epsilon` in its policy, or the "
+                "disclosure plan that it approved)"
+            )
+
     def _stopped(self) -> bool:
         return self.policy.stop_file is not None and self.policy.stop_file.exists()
 
@@ -246,6 +267,7 @@ class Boundary:
             "sent_of": torch.tensor([self.sent_of.get(kind, 0) for kind in Kind]),
             "requests": torch.tensor(self.requests),
             "people": torch.tensor(self.people),
+            "epsilon": torch.tensor(self.epsilon_before, dtype=torch.float64),
             "guards": self._fingerprint(),
         }
         for (kind, receiver), chain in self._chains.items():
@@ -268,8 +290,9 @@ class Boundary:
         if self.repeatable:
             # Else two releases under the same noise would give the difference of what is under it.
             self.generator.set_state(state["generator"])
-        self.sent_bytes = int(state["sent_bytes"])
         # More may have left since the state was kept.
+        self.sent_bytes = max(self.sent_bytes, int(state["sent_bytes"]))
+        self.epsilon_before = max(self.epsilon_before, float(state["epsilon"]))
         then = dict(zip(Kind, state["sent_of"].tolist(), strict=True))
         self.sent_of = {kind: max(size, self.sent_of.get(kind, 0)) for kind, size in then.items()}
         self.requests = max(self.requests, int(state["requests"]))

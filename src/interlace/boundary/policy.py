@@ -15,6 +15,7 @@ from interlace.errors import PolicyError
 Encryption = Literal["none", "rlwe-fast", "rlwe-strict", "okamoto-uchiyama", "paillier"]
 Names = frozenset[str]
 Number = Annotated[int, Field(gt=0)]
+MOST_HOURS = 30 * 24  # that a run over sites takes, waiting for partners included
 
 
 class Budget(BaseModel):
@@ -28,7 +29,7 @@ class Budget(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    epsilon: float = Field(gt=0)
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
     delta: float = Field(default=1e-4, ge=0, lt=1)
 
 
@@ -68,10 +69,12 @@ class Policy(BaseModel):
         guards: For a kind, the guards that every value of it passes before it leaves, in order,
             as ``[{"clip": {"norm": 1.0}}, {"gaussian": {"epsilon": 8.0, ...}}]``
             (see :mod:`interlace.boundary.guards`). Only kinds made of real numbers can be guarded.
-        max_bytes: Most bytes that may leave in one training (in a simulation every seed is a
-            training of its own); ``None`` sets no limit.
-        max_bytes_of: Most bytes of single kinds that may leave in a run, all its trainings
-            together, as ``{embedding: 50000000}``.
+        max_bytes: Most bytes that may leave in one run, all its trainings together; ``None`` sets
+            no limit.
+        max_bytes_of: The same for single kinds, as ``{embedding: 50000000}``.
+        max_epsilon: Most that one run may tell of one person by what the guards claim, all
+            trainings, kinds and receivers added up. Over sites a process of a run is held to its
+            disclosure plan at least.
         max_rows: Most people that one answer may be about.
         max_people: Most people that the answers of one run may be about; who comes again counts
             again.
@@ -87,6 +90,10 @@ class Policy(BaseModel):
         partners: Parties that it trains with; ``None`` stands for all of the federation.
         purposes: What it takes part for: the job's ``purpose`` must be one of them.
         runs_per_day: Most runs over sites that may begin within 24 hours.
+        asks_per_day: Most contracts of one partner that are looked at within 24 hours; others are
+            refused unread, since each takes a rehearsal.
+        idle_hours: How long a run over sites may go without a word of its driver. After that the
+            party's process for it ends, and the run can go on when it is submitted again.
         budget: What all runs over sites together may tell of one person; it asks that a guard with
             a privacy claim stands on what leaves.
         approve: Standing rules, by any of which a run over sites is approved without asking. With
@@ -102,6 +109,7 @@ class Policy(BaseModel):
     guards: dict[Kind, list[dict[str, dict[str, Any]]]] = Field(default_factory=dict)
     max_bytes: Number | None = None
     max_bytes_of: dict[Kind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    max_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     max_rows: Number | None = None
     max_people: Number | None = None
     max_requests: Number | None = None
@@ -112,6 +120,8 @@ class Policy(BaseModel):
     partners: Names | None = None
     purposes: Names | None = None
     runs_per_day: Number | None = None
+    asks_per_day: Number = 100
+    idle_hours: float = Field(default=48.0, gt=0, le=MOST_HOURS)
     budget: Budget | None = None
     approve: list[Standing] = Field(default_factory=list)
     stop_file: Path | None = None

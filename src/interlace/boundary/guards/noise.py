@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from functools import cache
 from typing import Annotated
 
 import torch
@@ -256,6 +257,7 @@ def gaussian_delta(epsilon: float, sigma: float) -> float:
     return math.exp(log_ndtr(a - b)) - math.exp(epsilon + log_ndtr(-a - b))
 
 
+@cache  # asked at every release, and changes with the person released most often alone
 def gaussian_epsilon(sigma: float, delta: float) -> float:
     """The smallest ε that Gaussian noise of ``sigma`` at sensitivity one keeps with ``delta``."""
     from scipy.optimize import brentq
