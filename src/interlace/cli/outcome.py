@@ -34,7 +34,7 @@ def show_outcome(results: Results, folder: Path) -> None:
     metrics = to_show(results)
     made = table("", *(MEASURES[m].title for m in metrics))
     for model in sorted(fitted, key=lambda m: _ORDER.index(m.role)):
-        title = f"{model.title} (all tables in one place)" if model.role == "in one place" else model.title
+        title = f"{model.title} (in one place)" if model.role == "in one place" else model.title
         cells = (_cell(fitted, model, metric) for metric in metrics)
         made.add_row(title, *cells, style=_STYLES[model.role])
     show(made)
