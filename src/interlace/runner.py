@@ -314,6 +314,12 @@ class _Run:
                 share = min(1.0, epoch.number / most)
                 self.progress(f"{what} {epoch.number}", (done + share) / len(fits))
 
+            def alone(what: str, done: float = number / len(fits), model: str = doing) -> None:
+                self.progress(f"{model}: {what}", done)
+
+            if isinstance(federation.engine, InProcess):  # over sites each would be a message
+                for party in parties:
+                    party.tell = alone
             self.progress(doing, number / len(fits))
             train, test = views[seed]
             began = time.perf_counter()

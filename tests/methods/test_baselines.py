@@ -168,7 +168,10 @@ def test_the_lectures_grey_square_stands_in_the_table_beside_the_others(
             "seeds": [0],
         }
     )
-    results = run(job, tmp_path / "run")
+    said: list[str] = []
+    results = run(job, tmp_path / "run", progress=lambda what, _done: said.append(what))
+    for name in halves:
+        assert f"One-shot VFL, seed 0: {name} learns by itself, epoch 3 of 3" in said
     accuracy = {m.name: m.fits[0].metrics["accuracy"] for m in results.models}
     others = {"one_shot", "shared_only", "active_alone", "pooled"}
     assert set(accuracy) == {"mean_imputation", *others}

@@ -252,14 +252,15 @@ class LocalLearner:
         seen = torch.cat([rows, unlabelled, more[0]])
         augment = method.augment.over(self.bottom.plan.spec, x[seen])
         optimisers = [o for o in (self.bottom.optimiser, self.optimiser) if o is not None]
-        optimisation, due = self.bottom.settings.optimisation, self.settings
+        optimisation, party = self.bottom.settings.optimisation, self.bottom.party
+        due = self.settings.epochs + self.settings.refine_epochs
         self.bottom.module.train()
         for _ in range(epochs):
             for optimiser in optimisers:
-                rate = optimisation.rate(self.epoch, due.epochs + due.refine_epochs)
-                set_rate(optimiser, rate)
+                set_rate(optimiser, optimisation.rate(self.epoch, due))
             self.epoch += 1
-            seed = seed_for(self.bottom.party.secret, "local", self.epoch)
+            party.tell(f"{party.name} learns by itself, epoch {self.epoch} of {due}")
+            seed = seed_for(party.secret, "local", self.epoch)
             generator = torch.Generator().manual_seed(seed)
             steps = math.ceil(len(rows) / self.settings.batch_size)
             size = len(rows) * method.ratio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -115,6 +115,7 @@ class Party:
         self.own_secret = secret
         self.noise_anew = False  # whether its guards' noise follows from no secret that is kept
         self.progress = ("", 0.0)  # what its driver said last
+        self.tell: Callable[[str], None] = lambda _what: None  # of long learning by itself
         self.trainings: int | None = None  # how many more its driver may begin
         self.aligned: dict[str, NDArray[np.int64]] = {}
         self.sides: dict[str, PassiveSide] = {}
