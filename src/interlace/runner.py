@@ -32,7 +32,9 @@ from sklearn.metrics import adjusted_rand_score
 import interlace
 from interlace.align import SESSION
 from interlace.assess import MEASURES, evaluate, rightness, true_classes
+from interlace.data.columns import ColumnReport, fit_column
 from interlace.data.features import FeaturePlan
+from interlace.data.images import is_image
 from interlace.data.noniid import heterogeneity
 from interlace.engines import InProcess
 from interlace.errors import InterlaceError, JobError, PartyAway, PolicyError
@@ -170,6 +172,7 @@ class _Run:
         self.federation = federation  # None: all parties are simulated here
         self.started = time.perf_counter()
         self.before: Results | None = None
+        self.goes_on = False  # whether it was begun before, be it only as far as a checkpoint
         self.asked = job  # `job` has the method that `auto` chose, once people are matched
         self.chosen: Chosen | None = None
         if job.method.name == AUTO:
@@ -239,6 +242,7 @@ class _Run:
                     f"{self.folder} holds a run of another job; run the job as it was, or choose "
                     "another folder by --out"
                 )
+            self.goes_on = True
             if (self.folder / "results.json").exists():
                 self.before = Results.read(self.folder / "results.json")
             return
@@ -275,7 +279,7 @@ class _Run:
             return self.before
         parties, federation = self._federation()
         me = RunSide(federation.active, federation.active.name)
-        about = {"resumed": self.before is not None}
+        about = {"resumed": self.goes_on}
         begun = {me.partner: me.begin(about), **federation.tell(RunSide.begin, about)}
         if self.horizontal:
             views = dict.fromkeys(self.job.seeds, (federation, federation))
@@ -336,7 +340,7 @@ class _Run:
             method.save(tag)
             if model.role == "method" and seed == self.job.seeds[0]:
                 results.flows += _flows(federation, tag)
-                model.sheets = method.sheets()
+                model.sheets, model.encryption = method.sheets(), method.schemes()
                 accounts = {
                     me.partner: me.account({}),
                     **federation.tell(RunSide.account, {}),
@@ -344,7 +348,12 @@ class _Run:
                 for party_result in results.parties:
                     party_result.privacy = accounts[party_result.name]["privacy"]
                     for own in (p for p in parties if p.name == party_result.name):
-                        party_result.column_notes += _column_notes(own, method, tag)
+                        read = _columns_read(own, method, tag, train)
+                        party_result.column_notes += _column_notes(read)
+                        for column in read:
+                            party_result.columns_read.setdefault(column.became, []).append(
+                                column.name
+                            )
                     if isinstance(method, HorizontalMethod):
                         names = (party_result.name, "all clients")
                         claims = {n: method.privacy_.get(n) for n in names}
@@ -502,7 +511,7 @@ class _Run:
         passed = federation.active.boundary.ledger.totals(tag)
         return FitResult(
             seed=seed,
-            **(_utility(method, federation, test)),
+            **_utility(method, federation, test, self._build(self.job.method).variance_power),
             history=[EpochResult(**vars(e)) for e in method.history_],
             seconds=seconds,
             rounds=len(method.history_) if isinstance(method, HorizontalMethod) else passed.rounds,
@@ -553,15 +562,24 @@ def compared(job: Job) -> list[MethodChoice]:
     return [MethodChoice(name=c.name, **{**accepted(c.name, own), **c.settings}) for c in chosen]
 
 
-def _utility(method: Method, federation: Federation, test: Federation) -> dict[str, Any]:
+def _utility(
+    method: Method, federation: Federation, test: Federation, power: float | None
+) -> dict[str, Any]:
     """What a model is worth: in a vertical federation by its scores of the view ``test``, in a
-    horizontal one by the sums that each client makes over its own held-out people."""
+    horizontal one by the sums that each client makes over its own held-out people. ``power``: whose
+    deviance the job's method is of, for all that are compared with it."""
     if not isinstance(method, HorizontalMethod | InOnePlace):
         itself = method.method_ if isinstance(method, PooledColumns) else method
         if not itself.supervised:
             return {"metrics": method.figures(test) | _agreement(method, test)}
         plan = federation.label_plan
-        of = evaluate(plan.task, test.y.numpy(), method.outputs(test), classes=len(plan.classes))
+        of = evaluate(
+            plan.task,
+            test.y.numpy(),
+            method.outputs(test),
+            classes=len(plan.classes),
+            power=power,
+        )
         return {"metrics": of.metrics, "omitted": of.omitted, "curves": of.curves}
     if isinstance(method, InOnePlace):
         figures, learnt = method.evaluate(federation), method.method
@@ -665,18 +683,43 @@ def _party_result(name: str, sizes: dict[str, int], federation: Federation) -> P
     )
 
 
-def _column_notes(party: Party, method: Method, tag: str) -> list[str]:
-    """What the preprocessing of a party's columns found worth saying."""
+def _columns_read(
+    party: Party, method: Method, tag: str, train: Federation
+) -> Sequence[ColumnReport]:
+    """How a method read each of a party's columns; nothing of a horizontal federation's, which are
+    what all agreed on."""
     side = party.sides.get(tag)
     if side is None:
         read = getattr(method, "own_", None)
     else:
         read = getattr(side, "bottom", getattr(side, "columns", None))
     plan = getattr(read, "plan", None)
-    if not isinstance(plan, FeaturePlan):
+    if isinstance(plan, FeaturePlan):
+        return plan.report
+    if isinstance(method, HorizontalMethod):
         return []
+    # Trees and scorecards keep bins alone, of columns that were read from the same people.
+    people = train.shared(partial=method.partial)
+    rows = people.labelled().rows if method.supervised else people.rows
+    if party is not train.active:
+        at = train.alignment.position(party.name)[rows]
+        rows = party.shared_with(train.active.name)[at[at >= 0]]
+    return [
+        fit_column(
+            party.frame[name].gather(rows),
+            categorical=name in party.categories,
+            party=party.name,
+            file=party.file,
+        )[1]
+        for name in party.columns
+        if not is_image(party.frame[name].dtype)
+    ]
+
+
+def _column_notes(read: Sequence[ColumnReport]) -> list[str]:
+    """What the preprocessing of a party's columns found worth saying."""
     alike: dict[str, list[str]] = {}
-    for column in plan.report:
+    for column in read:
         if column.note:
             alike.setdefault(re.sub(r"^\d+ ", "few ", column.note), []).append(column.name)
     return [

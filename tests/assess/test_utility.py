@@ -169,6 +169,30 @@ def test_regression_of_a_constant_has_no_r2() -> None:
     assert "same target" in u.omitted["r2"]
 
 
+@pytest.mark.parametrize("power", [1.0, 1.5, 2.0])
+def test_deviance_of_a_variance_that_goes_with_the_mean(power: float) -> None:
+    rng = np.random.default_rng(4)
+    mean = np.exp(rng.normal(0, 1, 400))
+    y = rng.gamma(2, mean / 2) if power == 2 else rng.poisson(mean)
+    u = evaluate("regression", y, mean, 0, power=power)
+    assert u.metrics["deviance"] == pytest.approx(sk.mean_tweedie_deviance(y, mean, power=power))
+    assert 0 < u.metrics["d2"] < 1
+    if power == 1:
+        apart = 2 * (np.where(y > 0, y * np.log(np.maximum(y, 1) / mean), 0) - y + mean)
+        assert u.metrics["deviance"] == pytest.approx(apart.mean())
+    constant = evaluate("regression", y, np.full(400, y.mean()), 0, power=power)
+    assert constant.metrics["d2"] == pytest.approx(0, abs=1e-12)
+
+
+def test_no_deviance_of_what_it_is_not_defined_for() -> None:
+    u = evaluate("regression", np.array([0.0, 1, 2]), np.array([-1.0, 1, 2]), 0, power=1)
+    assert {"d2", "deviance"} <= u.omitted.keys()
+    assert "r2" in u.metrics
+    alike = evaluate("regression", np.ones(3), np.array([0.5, 1, 2]), 0, power=1)
+    assert "same target" in alike.omitted["d2"]
+    assert alike.metrics["deviance"] > 0
+
+
 def test_one_person() -> None:
     assert evaluate("regression", np.ones(1), np.ones(1), 0).metrics["mae"] == 0
     assert evaluate("binary", np.ones(1, np.int64), two(np.ones(1)), 2).metrics["accuracy"] == 1
@@ -200,7 +224,7 @@ def test_every_measure_has_its_words(task: str) -> None:
         "multilabel": (np.eye(2)[np.arange(n) % 2], np.full((n, 2), 0.5), 2),
         "regression": (np.arange(n, dtype=float), np.full(n, 9.5), 0),
     }[task]
-    found = evaluate(task, y, out, classes).metrics
+    found = evaluate(task, y, out, classes, power=1 if task == "regression" else None).metrics
     assert set(main_measures(task)) <= set(found) <= set(MEASURES)
     for name, value in found.items():
         measure = MEASURES[name]

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -271,6 +272,39 @@ def finished(call: Call, tables: Tables, write_job: WriteJob) -> Path:
     return Path("done")
 
 
+@pytest.mark.parametrize(
+    ("method", "sealed"),
+    [
+        ({"name": "split", "epochs": 1}, None),
+        ({"name": "boosted_trees", "n_estimators": 1, "max_depth": 2}, "gradients"),
+        ({"name": "poisson", "max_iter": 2}, "residuals"),
+    ],
+)
+def test_every_method_says_how_columns_were_read_and_what_was_encrypted(
+    call: Call, tables: Tables, write_job: WriteJob, method: dict[str, Any], sealed: str | None
+) -> None:
+    shop = tables["shop"].with_columns(
+        town=pl.Series(["Ulm", "Bonn"] * 60), since=pl.Series(["2020-01-01", "2021-06-01"] * 60)
+    )
+    bank = tables["bank"].with_columns(bought=pl.Series([0, 1, 5, 2] * 30), same=pl.lit(1))
+    job = write_job(
+        {"bank": bank, "shop": shop}, method=method, compare="all", bank={"task": "regression"}
+    )
+    done = call("run", job, "--out", "run")
+    assert done.exit_code == 0, done.output
+    results = Results.read(Path("run/results.json"))
+    assert [p.columns_read for p in results.parties] == [
+        {"numbers": ["income", "age"], "dropped": ["same"]},
+        {"numbers": ["visits", "basket"], "category": ["town"], "date parts": ["since"]},
+    ]
+    assert list(results.models[0].encryption) == ([sealed] if sealed else [])
+    assert ("Encrypted: " in done.stdout) == bool(sealed)
+    by_deviance = method["name"] == "poisson"
+    for model in results.models:
+        assert ("deviance" in model.fits[0].metrics) == by_deviance
+    assert ("D²" in done.stdout) == by_deviance
+
+
 def test_run_report_and_predict(call: Call, finished: Path, tables: Tables, folder: Path) -> None:
     results = Results.read(finished / "results.json")
     assert results.finished
@@ -445,7 +479,29 @@ def test_a_run_goes_on_with_the_tables_it_began_with(
     table.write_text("".join(whole.splitlines(keepends=True)[:-1]))
     done = call("run", job, "--out", "run", "--resume")
     assert done.exit_code == 2
-    assert "table of party 'shop' has changed since the run began" in done.stderr
+    assert "party 'shop', file 'shop.csv': the table has changed since the run began" in done.stderr
+    assert "in another folder" in done.stderr
+    table.write_text(whole)
+    assert call("run", job, "--out", "run", "--resume").exit_code == 0
+
+
+@pytest.mark.parametrize("party", ["bank", "shop"])
+def test_a_table_that_changed_before_the_first_fit_was_done_is_noticed(
+    call: Call, tables: Tables, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch, party: str
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    job = write_job(tables)
+    with monkeypatch.context() as patched:
+        patched.setattr("interlace.runner._Run._measure", stop)  # all epochs are kept by then
+        assert call("run", job, "--out", "run").exit_code == 130
+    table = Path(f"{party}.csv")
+    whole = table.read_text()
+    table.write_text(whole.replace("0.", "1."))  # other values of the same people
+    done = call("run", job, "--out", "run", "--resume")
+    assert done.exit_code == 2
+    assert f"party '{party}', file '{party}.csv': the table has changed" in done.stderr
     table.write_text(whole)
     assert call("run", job, "--out", "run", "--resume").exit_code == 0
 

@@ -72,6 +72,20 @@ def test_every_party_and_model_is_named(results: Results, tmp_path: Path) -> Non
     assert all(m.skipped in text for m in results.models if m.skipped)
 
 
+def test_how_columns_were_read_and_what_encrypted_is_said(
+    insurance: Results, tmp_path: Path
+) -> None:
+    insurance.parties[0].columns_read = {
+        "numbers": [f"n{i}" for i in range(8)],
+        "dropped": ["empty"],
+    }
+    insurance.models[0].encryption = {"outcomes": "rlwe-fast", "residuals": "rlwe-strict"}
+    text = Page(written(insurance, tmp_path)).text
+    read = "Columns were read as numbers: n0, n1, n2, n3, n4, n5 and 2 more; dropped: empty"
+    assert read in text
+    assert "encrypted outcomes with rlwe-fast; residuals with rlwe-strict." in text
+
+
 def test_numbers_are_those_of_the_results(results: Results, tmp_path: Path) -> None:
     data = np.array(Page(written(results, tmp_path)).data)
     wanted = [float(results.shared_by_all), float(results.tested_on), results.seconds]

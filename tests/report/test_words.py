@@ -87,6 +87,7 @@ def test_spans() -> None:
 def test_small_words() -> None:
     assert words.listed(["a"]) == "a"
     assert words.listed(["a", "b", "c"]) == "a, b and c"
+    assert words.sealed({"a": "x", "b": "y", "c": "x"}) == "a and c with x; b with y"
     assert words.plural(1, "seed") == "1 seed"
     assert words.plural(1200, "party", "parties") == "1,200 parties"
     assert words.percent(0.0598) == "6 %"

@@ -58,6 +58,10 @@ MEASURES: dict[str, Measure] = {
     "calibration_error": Measure(
         "Calibration error", False, "mean gap between predicted and actual shares", 0, 1
     ),
+    "d2": Measure(
+        "D²", True, "share of the deviance that is explained, of which the mean explains 0", None, 1
+    ),
+    "deviance": Measure("Deviance", False, "mean of the deviance that the model is of", 0),
     "r2": Measure("R²", True, "share of the target's variance that is explained", None, 1),
     "rmse": Measure("RMSE", False, "root of the mean squared error, in the target's unit", 0),
     "distance": Measure(
@@ -87,7 +91,7 @@ _MAIN: dict[str, tuple[str, ...]] = {
     "binary": ("auc", "ks", "lift", "calibration_error"),
     "multiclass": ("accuracy", "auc", "log_loss", "calibration_error"),
     "multilabel": ("auc", "accuracy", "log_loss", "calibration_error"),
-    "regression": ("r2", "rmse", "mae"),
+    "regression": ("d2", "deviance", "r2", "rmse", "mae"),
     "clustering": ("distance", "log_likelihood", "silhouette", "adjusted_rand"),
 }
 
@@ -114,7 +118,14 @@ class Utility:
     omitted: dict[str, str] = field(default_factory=dict)
 
 
-def evaluate(task: str, y: NDArray[Any], outputs: NDArray[Any], classes: int) -> Utility:
+def evaluate(
+    task: str,
+    y: NDArray[Any],
+    outputs: NDArray[Any],
+    classes: int,
+    *,
+    power: float | None = None,
+) -> Utility:
     """Compare predictions with the truth.
 
     Args:
@@ -122,6 +133,8 @@ def evaluate(task: str, y: NDArray[Any], outputs: NDArray[Any], classes: int) ->
         y: Class codes of shape (n,), targets of shape (n,), or 0 and 1 of shape (n, labels).
         outputs: Probabilities of shape (n, classes) or (n, labels), or estimates of shape (n,).
         classes: Number of classes or labels; 0 for a regression.
+        power: Of a regression, the power of the mean that its variance goes with (1 is Poisson, 2
+            gamma): the deviance is Tweedie's of that power. ``None`` leaves deviances out.
 
     Raises:
         InterlaceError: there is nobody to compare, or the outputs are not finite or not of the
@@ -147,7 +160,7 @@ def evaluate(task: str, y: NDArray[Any], outputs: NDArray[Any], classes: int) ->
         case "multilabel":
             return _multilabel(y, out)
         case "regression":
-            return _regression(y.astype(np.float64), out)
+            return _regression(y.astype(np.float64), out, power)
     raise InterlaceError(f"there is no task '{task}'")
 
 
@@ -236,15 +249,28 @@ def _ranked(
     return Utility(metrics, curves)
 
 
-def _regression(y: Floats, estimate: Floats) -> Utility:
+def _regression(y: Floats, estimate: Floats, power: float | None) -> Utility:
     metrics = {
         "rmse": float(sk.root_mean_squared_error(y, estimate)),
         "mae": float(sk.mean_absolute_error(y, estimate)),
     }
-    curves = {"calibration": _calibration(y, estimate)}
-    if len(y) < 2 or np.ptp(y) == 0:
-        return Utility(metrics, curves, {"r2": "the people held out all have the same target"})
-    return Utility({"r2": float(sk.r2_score(y, estimate)), **metrics}, curves)
+    curves, omitted = {"calibration": _calibration(y, estimate)}, {}
+    alike = len(y) < 2 or np.ptp(y) == 0
+    if alike:
+        omitted["r2"] = "the people held out all have the same target"
+    else:
+        metrics["r2"] = float(sk.r2_score(y, estimate))
+    if power is not None:
+        try:
+            metrics["deviance"] = float(sk.mean_tweedie_deviance(y, estimate, power=power))
+            if alike:
+                omitted["d2"] = omitted["r2"]
+            else:
+                metrics["d2"] = float(sk.d2_tweedie_score(y, estimate, power=power))
+        except ValueError:  # its text says the same in scikit-learn's words
+            why = "a prediction or a target is not of those that such a deviance is defined for"
+            omitted |= {"deviance": why, "d2": why}
+    return Utility(metrics, curves, omitted)
 
 
 def _pairs(y: NDArray[Any], p: Floats) -> list[tuple[NDArray[Any], Floats]]:

@@ -63,6 +63,8 @@ def show_outcome(results: Results, folder: Path) -> None:
     by_size = sorted(kinds, key=lambda k: -kinds[k])
     passed = ", ".join(f"{k} {words.size(kinds[k])}" for k in by_size)
     messages = words.count(sum(f.messages for f in results.flows))
+    if sealed := words.sealed(results.models[0].encryption):
+        show(Text(f"Encrypted: {sealed}."))
     show(
         Text(
             f"Passed between the parties in one training: {words.size(sum(kinds.values()))} in "

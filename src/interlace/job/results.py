@@ -48,7 +48,8 @@ class FitResult(BaseModel):
     """One model, one seed.
 
     ``metrics`` holds the utility on the held-out people by name (``auc``, ``ks``, ``accuracy``,
-    ``log_loss``, ``lift``, ``calibration_error``; ``r2``, ``rmse``, ``mae`` for a regression).
+    ``log_loss``, ``lift``, ``calibration_error``; ``r2``, ``rmse``, ``mae`` for a regression, and
+    ``d2``, ``deviance`` for one by a deviance).
     ``omitted`` says why a usual measure is not among them.
     ``by_party`` holds, in a horizontal federation, the metrics on each party's own held-out people.
     ``curves`` holds points (x, y) to draw: ``roc``, ``lift``, ``calibration``.
@@ -84,6 +85,7 @@ class Sheet(BaseModel):
 class ModelResult(BaseModel):
     """One model over all seeds.
 
+    ``encryption``: the scheme of the first seed's training by what it encrypted; else empty.
     ``role``: ``method`` (what the job is about), ``baseline`` (what is there without it), or
     ``in one place`` (possible only where one person holds all tables).
     """
@@ -94,6 +96,7 @@ class ModelResult(BaseModel):
     explanation: str
     fits: list[FitResult] = Field(default_factory=list)
     skipped: str | None = None  # why it could not be fitted
+    encryption: dict[str, str] = Field(default_factory=dict)
     sheets: list[Sheet] = Field(default_factory=list)
 
 
@@ -108,6 +111,7 @@ class PartyResult(BaseModel):
     alone: int
     learnt: list[str]  # what it learnt of others by the matching, in plain words
     id_notes: list[str] = Field(default_factory=list)
+    columns_read: dict[str, list[str]] = Field(default_factory=dict)  # by what they became
     column_notes: list[str] = Field(default_factory=list)
     ledger_head: str = ""
     privacy: dict[str, dict[str, int | float | str]] = Field(default_factory=dict)

@@ -144,6 +144,17 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
         """Further columns of a file of scores, by name, that follow from :meth:`outputs`."""
         return {}
 
+    @property
+    def variance_power(self) -> float | None:
+        """Of a model of a quantity whose loss is a Tweedie deviance, the power of the mean that the
+        variance goes with (1 is Poisson, 2 gamma); it is judged by that deviance too."""
+        return None
+
+    def schemes(self) -> dict[str, str]:
+        """The encryption that training used, by what it was for; empty where nothing was
+        encrypted."""
+        return {}
+
     def sheets(self) -> list[Sheet]:
         """Tables of what was learnt, for the report, as far as the active party knows it."""
         return []

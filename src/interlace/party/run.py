@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob
 import shutil
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,9 +34,11 @@ class RunSide(PassiveSide):
         """
         note = self.party.path("table")
         if run.get("resumed") and note.exists() and note.read_text() != self.party.table:
-            raise JobError(
-                f"the table of party '{self.party.name}' has changed since the run began, and a "
-                "run is of one table; go on with the table as it was, or begin another run"
+            file = f", file '{Path(self.party.file).name}'" if self.party.file else ""
+            raise JobError(  # of which a driver at another site is told the text
+                f"party '{self.party.name}'{file}: the table has changed since the run began, and "
+                "a run is of one table. Go on with the table as it was, or begin another run, in "
+                "another folder"
             )
         note.parent.mkdir(parents=True, exist_ok=True)
         write_whole(note, self.party.table.encode())

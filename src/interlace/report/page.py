@@ -56,9 +56,11 @@ def environment(*packages: str) -> Environment:
         figure=words.figure,
         percent=words.percent,
         coded=_coded,
+        columns_read=words.columns_read,
         listed=words.listed,
         numeric=_numeric,
         plural=words.plural,
+        sealed=words.sealed,
     )
     return env
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from interlace.assess import Interval
 
@@ -75,6 +75,24 @@ def percent(share: float) -> str:
     if value != 0 and abs(value) < 10:
         return f"{value:.2g} %"
     return f"{value:.0f} %"
+
+
+def sealed(schemes: Mapping[str, str]) -> str:
+    """What was encrypted with which scheme: ``gradients with rlwe-fast``."""
+    by_scheme: dict[str, list[str]] = {}
+    for what, scheme in schemes.items():
+        by_scheme.setdefault(scheme, []).append(what)
+    return "; ".join(f"{listed(what)} with {scheme}" for scheme, what in by_scheme.items())
+
+
+def columns_read(read: Mapping[str, list[str]], most: int = 6) -> str:
+    """What columns became: ``numbers: a, b and 7 more; category: c; dropped: d``."""
+
+    def some(names: list[str]) -> str:
+        more = len(names) - most
+        return ", ".join(names[:most]) + f" and {more} more" if more > 0 else ", ".join(names)
+
+    return "; ".join(f"{became}: {some(names)}" for became, names in read.items())
 
 
 def listed(words: Iterable[str]) -> str:

@@ -641,6 +641,15 @@ class VerticalTrees(Method):
         every = np.ascontiguousarray(np.concatenate(parts, axis=1))
         return (every if every.shape[1] else np.zeros((len(mine), 1), dtype=np.uint8)), first
 
+    def schemes(self) -> dict[str, str]:
+        """The encryption of the gradients."""
+        return {"gradients": self.scheme_} if self.scheme_ else {}
+
+    @property
+    def variance_power(self) -> float | None:
+        """1 for counts."""
+        return 1.0 if self.objective == "count:poisson" else None
+
     def importance(self, kind: Literal["gain", "weight"] = "gain") -> dict[str, dict[str, float]]:
         """What splits were worth: of the active party's own columns by name, of each partner's
         together. No partner's columns are named, since nobody else knows them.

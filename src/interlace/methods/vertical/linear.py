@@ -70,7 +70,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from interlace.crypto.base import PrivateKey, PublicKey, Vector, Workload, unmasked
-from interlace.crypto.schemes import SCHEMES, generate, read_public_key
+from interlace.crypto.schemes import SCHEMES, Scheme, generate, read_public_key
 from interlace.data.labels import LabelPlan
 from interlace.errors import AlignmentError, DataError, InterlaceError, JobError, Refused
 from interlace.federation import Federation
@@ -585,11 +585,13 @@ class GeneralisedLinear(Method):
         shares: list[_Share] = [own, *partners]
         rows = len(y)
         schemes = sides.agree_on_schemes(self.encryption, fed.active, self.peers_, LinearSide.terms)
+        self.scheme_: Scheme | None = None
         if self.encryption == "none" or not partners:
             way = _Open(own, partners, self.family_.outputs)
         else:
             scheme = sides.scheme_for(self.encryption, rows, len(shares), self.protocol, schemes)
             workload = sides.workload_for(scheme, rows, len(shares), self.protocol)
+            self.scheme_ = scheme
             if self.protocol != "active_key":
                 sealed = self._sealed(fed, own, partners, scheme, asdict(workload), y)
                 self._parabola(sealed, shares, y, loss)
@@ -851,6 +853,10 @@ class GeneralisedLinear(Method):
         or by ``LinearSide.summary``."""
         names = [*(self.own_.names if self.own_ else ()), "intercept"]
         return sides.summary(names, self.weights_, self.errors_, self.freedom_)
+
+    def schemes(self) -> dict[str, str]:
+        """The encryption of the residuals."""
+        return {"residuals": self.scheme_} if self.scheme_ else {}
 
     def sheets(self) -> list[Sheet]:
         """The active party's own coefficients; partners' are with the partners."""
@@ -1150,6 +1156,11 @@ class TweedieRegression(GeneralisedLinear):
         self.batch_size = batch_size
         self.encryption = encryption
         self.inference = inference
+
+    @property
+    def variance_power(self) -> float:
+        """The variance goes with μ^``power``."""
+        return self.power
 
     def _family(self, fed: Federation) -> Family:
         _needs_quantity(fed)

@@ -353,6 +353,7 @@ class Scorecard(Method):
             )
         self.active_, self.peers_ = fed.active, fed.open("scorecard", ScorecardSide)
         self.session_ = next((peer.session for peer in self.peers_.values()), None)
+        self._used: dict[str, str] = {}
         self._schemes = agree_on_schemes(
             self.encryption, self.active_, self.peers_, ScorecardSide.terms
         )
@@ -462,7 +463,9 @@ class Scorecard(Method):
         asked = {name: found for name, found in cells.items() if name in self.peers_}
         asked = {name: found for name, found in asked.items() if found.total}
         if asked:
-            key = generate(*self._counting(len(outcome), list(asked.values())))
+            scheme, workload = self._counting(len(outcome), list(asked.values()))
+            self._used["outcomes"] = scheme
+            key = generate(scheme, workload)
             sealed, public = key.encrypt_rows(sides).to_tensor(), key.public.to_tensor()
             for name in asked:
                 self.peers_[name].ask(ScorecardSide.take_key, public)
@@ -645,6 +648,7 @@ class Scorecard(Method):
             else:
                 out[block] = self._among(name, scale, len(places))
         if me in of and len(of) > 1:
+            self._used["columns"] = scheme
             key = generate(scheme, workload_of(people, widest, largest))
             public = key.public.to_tensor()
             for name in holders[1:]:
@@ -726,6 +730,7 @@ class Scorecard(Method):
                 break
             self._drop(draft, *min(wrong, key=lambda found: found[1].iv))
         self.history_, self.converged_ = model.history_, model.converged_
+        self._used |= model.schemes()
         sign = 1 if self.bad_ else -1
         stretch, shift = self._calibrated(fed, draft, model)
         weights, errors = sign * stretch * model.weights_[:, 0], model.errors_
@@ -961,6 +966,10 @@ class Scorecard(Method):
             ]
         schema = {"party": pl.String, "column": pl.Int64, "IV": pl.Float64, "why not": pl.String}
         return pl.DataFrame(lines, schema=schema).sort("party", "column")
+
+    def schemes(self) -> dict[str, str]:
+        """The encryption of outcomes, of columns against columns, and of the regression."""
+        return dict(self._used)
 
     def sheets(self) -> list[Sheet]:
         """The active party's own card, and all columns as far as it knows them."""

@@ -561,6 +561,7 @@ class SecureTransfer(Method):
         )
         scheme = scheme_for(self.encryption, rows, 2, "two_keys", allowed)
         workload = workload_for(scheme, rows, 2, "two_keys")
+        self.scheme_ = scheme
         self.key_ = generate(scheme, workload)
         asked = {"scheme": scheme, **asdict(workload)}
         theirs = read_public_key(self.peer_.ask(SecureTransferSide.make_key, asked))
@@ -598,6 +599,10 @@ class SecureTransfer(Method):
         self.peer_.ask(SecureTransferSide.descend)
 
     # -- predicting ---------------------------------------------------------------------------
+
+    def schemes(self) -> dict[str, str]:
+        """The encryption of the components."""
+        return {"components": self.scheme_}
 
     def outputs(self, federation: Federation) -> NDArray[np.float64]:
         """Probabilities (n, 2) of people whom both parties hold; the partner learns whom."""
