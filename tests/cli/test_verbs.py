@@ -68,7 +68,8 @@ def test_split_writes_a_job_that_run_takes_as_it_stands(
 ) -> None:
     call("split", "people.csv", "--label", "bought", "--party", "a", "--party", "b", "--out", "cut")
     job = yaml.safe_load((folder / "cut/job.yaml").read_text())
-    job |= {"seeds": [0], "method": {"name": "split", "epochs": 1}, "compare": "none"}
+    assert job["method"] == {"name": "auto"}
+    job |= {"seeds": [0], "compare": "none"}
     (folder / "cut/job.yaml").write_text(yaml.safe_dump(job))
     assert read_job(folder / "cut/job.yaml").active == "a"
     done = call("run", "cut/job.yaml")

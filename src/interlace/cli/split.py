@@ -121,8 +121,8 @@ def split(
         interlace split people.csv --label bought --skew labels --alpha 0.3 --party a --party b
 
     What comes out: a table and a party file for each party, and a `job.yaml` that `interlace run`
-    takes as it stands; the labels that the cut took from people go to `truth.csv`, which no party
-    reads. With it two measures of the cut (VertiBench's): α, how evenly what matters
+    takes as it stands, with the method that fits; the labels that the cut took from people go to
+    `truth.csv`, which no party reads. With it two measures of the cut (VertiBench's): α, how evenly what matters
     is spread over the parties, and β, how much their columns correlate with each other's.
     """
     from interlace.data.partition import alpha_beta, cut_columns, cut_people, split_vertical
@@ -193,7 +193,7 @@ def split(
     if sum(bool(c) for c in columns.values()) > 1:
         difficulty = alpha_beta(frame, columns, label, seed=seed)
     description = _description(source, named, by, difficulty)
-    write_parties(folder, cut, method={"name": "split"}, description=description, format=format)
+    write_parties(folder, cut, method={"name": "auto"}, description=description, format=format)
     show_tables(folder, cut, difficulty)
     say(f"Shared by all: {len(people.rows[active]) if shared is None else shared:,} people.")
     show(Text.assemble("Next: ", (f"interlace run {folder / 'job.yaml'}", "bold cyan")))
