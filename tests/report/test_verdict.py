@@ -108,7 +108,51 @@ def test_a_baseline_that_did_better_is_named(insurance: Results) -> None:
         "active_alone": [0.71, 0.72, 0.70],
         "mean_imputation": [0.8, 0.81, 0.79],
     }
-    assert "Mean imputation did better: AUC 0.800." in judge(told(insurance, values)).details
+    verdict = judge(told(insurance, values))
+    assert verdict.headline == (
+        "Federation raised AUC from 0.710 to 0.760, but Mean imputation did better."
+    )
+    assert verdict.outcome == "none"
+    assert "Mean imputation did better: AUC 0.800." in verdict.details
+
+
+@pytest.mark.parametrize(
+    ("values", "headline"),
+    [
+        (
+            {"split": [0.6, 0.61], "active_alone": [0.7, 0.71], "shared_only": [0.8, 0.81]},
+            "Federation did worse than insurer alone; Shared only did better too.",
+        ),
+        (
+            {"split": [0.7, 0.72], "active_alone": [0.72, 0.71], "shared_only": [0.8, 0.82]},
+            "Federation brought no gain: insurer alone is ahead, if not clearly; Shared only did "
+            "better too.",
+        ),
+        (
+            {"split": [0.72, 0.74], "active_alone": [0.72, 0.71], "shared_only": [0.8, 0.82]},
+            "Federation brought no clear gain, but Shared only did better: the interval over 2 "
+            "seeds includes zero.",
+        ),
+        (
+            {"split": [0.7], "active_alone": [0.72], "shared_only": [0.6]},
+            "In a single seed insurer alone is ahead: AUC is 0.720, and 0.700 federated.",
+        ),
+        (
+            {"split": [0.7], "active_alone": [0.6], "shared_only": [0.8]},
+            "AUC is 0.700 federated and 0.600 alone, in a single seed, but Shared only did better.",
+        ),
+        (
+            {"split": [0.7, 0.71], "shared_only": [0.8, 0.81]},
+            "Split reaches AUC 0.705, but Shared only did better.",
+        ),
+        (  # better on average, which may be chance
+            {"split": [0.8, 0.81], "active_alone": [0.7, 0.71], "shared_only": [0.9, 0.75]},
+            "Federation raised AUC from 0.705 to 0.805.",
+        ),
+    ],
+)
+def test_the_headline_says_who_did_better(insurance: Results, values: Seeds, headline: str) -> None:
+    assert judge(told(insurance, values)).headline == headline
 
 
 def test_without_the_active_party_alone_nothing_is_claimed(insurance: Results) -> None:

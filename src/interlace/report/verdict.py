@@ -8,7 +8,7 @@ from typing import Literal
 from interlace.assess import MEASURES, Interval, Measure, interval, main_measures, paired
 from interlace.job.results import ModelResult, Results
 from interlace.methods.catalogue import entry
-from interlace.report.words import decimal, decimals_for, plural, span
+from interlace.report.words import decimal, decimals_for, listed, plural, span
 
 ALONE = ("active_alone", "own_columns", "clients_alone")  # what federation is measured against
 
@@ -110,9 +110,12 @@ def judge(results: Results) -> Verdict:
     decimals = decimals_for(v for m in models for v in by_seed(m, metric).values())
     name = in_sentence(measure)
     active, alone = who_alone(results), alone_in(results)
+    ahead = [m.title for m in _ahead(results, method, metric)]
+    but = f", but {listed(ahead)} did better" if ahead else ""
+    too = f"; {listed(ahead)} did better too" if ahead else ""
     difference = gain(method, alone, metric) if alone else None
     if alone is None or difference is None:
-        reached = f"{method.title} reaches {name} {decimal(ours.mean, decimals)}."
+        reached = f"{method.title} reaches {name} {decimal(ours.mean, decimals)}{but}."
         why = alone.skipped if alone else None
         details = [
             f"There is no model of {active} alone to compare it with: {why.rstrip('.')}."
@@ -125,33 +128,60 @@ def judge(results: Results) -> Verdict:
     before, after = decimal(theirs.mean, decimals), decimal(ours.mean, decimals)
     by = decimal(difference.mean, decimals, sign=True)
     outcome = better(difference, metric)
+    worse = abs(difference.mean) >= 1e-9 and (difference.mean > 0) != measure.higher_is_better
     verb = "raised" if difference.mean > 0 else "lowered"
     held = span(difference, decimals, sign=True)
     seeds = plural(len(by_seed(method, metric).keys() & by_seed(alone, metric)), "seed")
     sure = f"{by} ({f'95 % interval {held}, ' if held else ''}{seeds})"
     if outcome == "gain":
-        headline = f"Federation {verb} {name} from {before} to {after}."
+        headline = f"Federation {verb} {name} from {before} to {after}{but}."
+        outcome = "none" if ahead else outcome
         details = [f"That is {sure} over what {active} can do alone."]
     elif outcome == "loss":
-        headline = f"Federation did worse than {active} alone."
+        headline = f"Federation did worse than {active} alone{too}."
         details = [f"{measure.title} is {after} federated and {before} alone: {sure}."]
     elif outcome == "none":
-        headline = f"Federation brought no clear gain: the interval over {seeds} includes zero."
+        headline = (
+            f"Federation brought no gain: {active} alone is ahead, if not clearly{too}."
+            if worse
+            else f"Federation brought no clear gain{but}: the interval over {seeds} includes zero."
+        )
         details = [f"{measure.title} is {after} federated and {before} alone: {sure}."]
         if abs(difference.mean) >= 1e-9:  # as in `better`: else both models are the same
             details[0] += " More seeds would narrow the interval."
     else:
-        headline = f"{measure.title} is {after} federated and {before} alone, in a single seed."
+        headline = (
+            f"In a single seed {active} alone is ahead: {name} is {before}, and {after} "
+            f"federated{too}."
+            if worse
+            else f"{measure.title} is {after} federated and {before} alone, in a single seed{but}."
+        )
         details = [
             f"The difference, {by}, may be chance: one seed has no interval. Run at least three."
         ]
     return Verdict(outcome, headline, details + _others(results, method, metric, decimals))
 
 
+def _ahead(results: Results, method: ModelResult, metric: str) -> list[ModelResult]:
+    """Baselines that did better than the method, the active party alone apart: clearly so, or in
+    the only seed there is."""
+    higher, found = MEASURES[metric].higher_is_better, []
+    for model in results.models:
+        if model.role != "baseline" or model.name in ALONE:
+            continue
+        over = gain(model, method, metric)
+        if over is None or abs(over.mean) < 1e-9 or (over.mean > 0) != higher:
+            continue
+        if better(over, metric) in ("gain", "open"):
+            found.append(model)
+    return found
+
+
 def _others(results: Results, method: ModelResult, metric: str, decimals: int) -> list[str]:
     """What all tables in one place reach, and who does better than the method."""
     name, said = in_sentence(MEASURES[metric]), []
     fewer = any(model.name == "shared_only" for model in results.models)
+    ahead = _ahead(results, method, metric)
     for model in results.models:
         found = summary(model, metric)
         if model is method or found is None:
@@ -166,8 +196,6 @@ def _others(results: Results, method: ModelResult, metric: str, decimals: int) -
                 else f"All tables in one place ({model.title}) reach {value}, no "
                 f"better{f'; {model.title} learns from the shared people alone' if fewer else ''}."
             )
-        elif model.name not in ALONE:
-            difference = gain(model, method, metric)
-            if difference is not None and better(difference, metric) == "gain":
-                said.append(f"{model.title} did better: {name} {value}.")
+        elif any(model is other for other in ahead):
+            said.append(f"{model.title} did better: {name} {value}.")
     return said
