@@ -122,8 +122,9 @@ def split(
 
     What comes out: a table and a party file for each party, and a `job.yaml` that `interlace run`
     takes as it stands, with the method that fits; the labels that the cut took from people go to
-    `truth.csv`, which no party reads. With it two measures of the cut (VertiBench's): α, how evenly what matters
-    is spread over the parties, and β, how much their columns correlate with each other's.
+    `truth.csv`, which no party reads. With it two measures of the cut (VertiBench's): α, how
+    evenly what matters is spread over the parties, and β, how much their columns correlate with
+    each other's.
     """
     from interlace.data.partition import alpha_beta, cut_columns, cut_people, split_vertical
     from interlace.data.tables import read_table
