@@ -185,7 +185,11 @@ def test_ids_that_differ_in_form_alone_are_pointed_out() -> None:
     found = inspect(a=one, b=two)
     assert found.parties[0].shared == 1
     for count, option in ((2, "zeros: strip"), (1, "case: lower"), (1, "strip: true")):
-        assert any(f"share {count} more" in w and option in w for w in found.warnings)
+        line = f"`id: {{columns: [id], {option}}}`"
+        assert any(
+            f"share {count} more" in w and f"set {line} at a and {line} at b." in w
+            for w in found.warnings
+        )
 
 
 def test_repeated_and_blank_ids_warn_and_do_not_stop() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from interlace.data.columns import as_dates, as_levels, fit_column, numbers
-from interlace.data.ids import IdRule, Keys, make_keys, no_keys
+from interlace.data.ids import IdRule, Keys, make_keys, no_keys, set_in
 from interlace.data.images import is_image
 from interlace.data.labels import LabelPlan, Task
 from interlace.data.tables import missing_column
@@ -216,12 +216,12 @@ def _member(
     if keys.report.duplicates and rule.duplicates == "refuse":
         warnings.append(
             f"{name}: rows that repeat an id: {keys.report.duplicates}; a run refuses them unless "
-            "the party file sets `duplicates: first` or `duplicates: drop`."
+            f"the party file sets {set_in(rule, duplicates='first')}, or `drop` for `first`."
         )
     if keys.report.blanks and rule.blanks == "refuse":
         warnings.append(
             f"{name}: rows without an id: {keys.report.blanks}; a run refuses them unless the "
-            "party file sets `blanks: drop`."
+            f"party file sets {set_in(rule, blanks='drop')}."
         )
     features = [c for c in frame.columns if c not in rule.columns and c != label]
     position = dict(zip(keys.values, keys.rows.tolist(), strict=True))
@@ -241,10 +241,10 @@ def _holders(members: Sequence[_Member]) -> dict[bytes, frozenset[int]]:
     return {key: sets[mask] for key, mask in masks.items()}
 
 
-_LOOSER: dict[str, tuple[str, dict[str, str | bool]]] = {
-    "leading zeros": ("zeros: strip", {"zeros": "strip"}),
-    "letter case": ("case: lower", {"case": "lower"}),
-    "blanks around ids": ("strip: true", {"strip": True}),
+_LOOSER: dict[str, dict[str, str | bool]] = {
+    "leading zeros": {"zeros": "strip"},
+    "letter case": {"case": "lower"},
+    "blanks around ids": {"strip": True},
 }
 
 
@@ -255,28 +255,49 @@ def _near_misses(one: _Member, two: _Member) -> list[str]:
             f"{one.name} has {len(one.rule.columns)} id columns and {two.name} "
             f"{len(two.rule.columns)}: keys of a different number of columns never match."
         ]
-    reports = (one.keys.report, two.keys.report)
-    possible = {
-        "leading zeros": any(r.with_leading_zeros for r in reports),
-        "letter case": any(v.lower() != v for m in (one, two) for v in m.keys.values),
-        "blanks around ids": any(r.with_surrounding_blanks for r in reports),
-    }
-    now = len(one.position.keys() & two.position.keys())
     notes = []
-    for what, (option, change) in _LOOSER.items():
-        if not possible[what]:
-            continue
-        looser = [
-            set(make_keys(m.frame, _tolerant(m.rule, **change), party=m.name).values)
-            for m in (one, two)
-        ]
-        gain = len(looser[0] & looser[1]) - now
-        if gain > 0:
-            notes.append(
-                f"{one.name} and {two.name} would share {gain} more people if {what} were "
-                f"ignored (`{option}` in the party files)."
-            )
+    for what, gain in near_misses((one.frame, one.rule, one.keys), (two.frame, two.rule, two.keys)):
+        lines = [f"{set_in(m.rule, **_LOOSER[what])} at {m.name}" for m in (one, two)]
+        notes.append(
+            f"{one.name} and {two.name} would share {gain} more people if {what} were ignored: set "
+            f"{' and '.join(lines)}."
+        )
     return notes
+
+
+Matched = tuple[pl.DataFrame, IdRule, Keys]  # a table, its id rule, and its keys by the rule
+
+
+def near_misses(one: Matched, two: Matched) -> list[tuple[str, int]]:
+    """How many more people two tables would share if a difference of form were ignored.
+
+    Their ids have as many columns.
+
+    Returns:
+        Differences that keep people apart, in words, each with how many.
+    """
+    sides = (one, two)
+    possible = {
+        "leading zeros": any(keys.report.with_leading_zeros for _, _, keys in sides),
+        "letter case": any(v.lower() != v for _, _, keys in sides for v in keys.values),
+        "blanks around ids": any(keys.report.with_surrounding_blanks for _, _, keys in sides),
+    }
+    now = _in_both(keys.values for _, _, keys in sides)
+    found = []
+    for what, change in _LOOSER.items():
+        if possible[what]:
+            looser = (
+                make_keys(frame, _tolerant(rule, **change), party="").values
+                for frame, rule, _ in sides
+            )
+            if (gain := _in_both(looser) - now) > 0:
+                found.append((what, gain))
+    return found
+
+
+def _in_both(keys: Iterable[Sequence[bytes]]) -> int:
+    one, two = keys
+    return len({*one} & {*two})
 
 
 # --- columns -----------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def make_keys(frame: pl.DataFrame, rule: IdRule, *, party: str, file: str | None
             party=party,
             file=file,
             column=where,
-            way_out=f"Fill them in, or set {_set(rule, blanks='drop')} to leave these people out.",
+            way_out=f"Fill them in, or set {set_in(rule, blanks='drop')} to leave them out.",
         )
     table = table.filter(~pl.col("blank"))
     table = table.with_columns(key=_key(names, rule))
@@ -144,7 +144,7 @@ def make_keys(frame: pl.DataFrame, rule: IdRule, *, party: str, file: str | None
             party=party,
             file=file,
             column=where,
-            way_out=f"Make one row a person, or set {_set(rule, duplicates='first')} to keep the "
+            way_out=f"Make one row a person, or set {set_in(rule, duplicates='first')} to keep the "
             "first row of each, or `duplicates: drop` to keep none of them.",
         )
     if duplicates:
@@ -344,14 +344,14 @@ def _notes(
             f"Blanks around {_count(count, 'id')} were removed (`strip: true`)."
             if rule.strip
             else f"Blanks stand around {_count(count, 'id')}, which match only ids with the same "
-            f"blanks; {_set(rule, strip=True)} removes them{_would_merge(merged['strip'])}."
+            f"blanks; {set_in(rule, strip=True)} removes them{_would_merge(merged['strip'])}."
         )
     if count := found["zeros"]:
         notes.append(
             f"Leading zeros of {_count(count, 'id')} were removed (`zeros: strip`)."
             if rule.zeros == "strip"
             else f"Leading zeros stand in {_count(count, 'id')}, and 00123 does not match 123; if "
-            f"a partner's ids have lost theirs, set {_set(rule, zeros='strip')} at each party"
+            f"a partner's ids have lost theirs, set {set_in(rule, zeros='strip')} at each party"
             f"{_would_merge(merged['zeros'])}."
         )
     if rule.case == "lower" and (count := found["only_upper"] + found["both"]):
@@ -359,7 +359,7 @@ def _notes(
     elif mixed:
         notes.append(
             f"The letter case of {_count(mixed, 'id')} is not that of the others, and Ab does not "
-            f"match ab; {_set(rule, case='lower')} at each party ignores it"
+            f"match ab; {set_in(rule, case='lower')} at each party ignores it"
             f"{_would_merge(merged['lower'])}."
         )
     if count := found["decimals"]:
@@ -370,7 +370,7 @@ def _notes(
     return notes
 
 
-def _set(rule: IdRule, **options: Any) -> str:
+def set_in(rule: IdRule, **options: Any) -> str:
     """The line that sets one more option of a party's own rule."""
     return id_line(**{**rule.model_dump(exclude_defaults=True), **options})
 
