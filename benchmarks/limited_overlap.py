@@ -53,6 +53,7 @@ from interlace.bench.summary import (
     by_seed,
     lines,
     measure_title,
+    rank,
     title,
     verdicts,
 )
@@ -284,15 +285,12 @@ def figures(table: Sequence[Line]) -> Iterator[str]:
     headings = ["method", *(f"{n:,}" for n in overlaps), "rounds", "bytes", "seconds", "kept"]
     yield f"| {' | '.join(headings)} |"
     yield "|---" * len(headings) + "|"
-    top = {
-        n: max((x.utility for x in table if x.overlap == n and x.utility), key=lambda u: u.mean)
-        for n in overlaps
-    }
+    top = {n: max((x for x in table if x.overlap == n), key=rank).method for n in overlaps}
     for method in sorted({line.method for line in table}, key=ORDER.index):
         row = {line.overlap: line for line in table if line.method == method}
         shown = [within(row[n]) if n in row else "" for n in overlaps]
         shown = [
-            f"**{text}**" if n in row and row[n].utility == top[n] else text
+            f"**{text}**" if top[n] == method else text
             for n, text in zip(overlaps, shown, strict=True)
         ]
         cost = ["", "", "", ""]

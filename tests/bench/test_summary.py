@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from interlace.bench.cells import SCHEMA
-from interlace.bench.page import write_page
+from interlace.bench.page import within, write_page
 from interlace.bench.summary import ORDER, advice, leading, lines, verdicts
 
 
@@ -48,6 +48,20 @@ def test_a_method_that_cannot_be_fitted_keeps_its_line_with_the_reason() -> None
     (line,) = lines(some)
     assert (line.utility, line.failed) == (None, "too few")
     assert not verdicts(some.filter(pl.col("failed").is_null()))
+
+
+def test_a_mean_over_fewer_draws_says_so_and_is_never_the_best(tmp_path: Path) -> None:
+    some = cells(shared_only=[0.7] * 3, fedcvt=[0.8, 0.81, 0.82], transfer=[0.9, 0.9, 0.0])
+    lost = (pl.col("method") == "transfer") & (pl.col("seed") == 2)
+    some = some.with_columns(
+        utility=pl.when(~lost).then("utility"), failed=pl.when(lost).then(pl.lit("too few"))
+    )
+    line = lines(some)[-1]
+    assert (line.method, line.seeds, line.draws, line.failed) == ("transfer", 2, 3, "too few")
+    assert within(line) == "0.900 ± 0.000 (2 of 3 draws)"
+    assert verdicts(some)[0].best == advice(some, None)[0].best == "fedcvt"
+    assert "(2 of 3 draws)" in write_page(some, tmp_path, "a command").read_text()
+    assert (tmp_path / "limited-overlap.svg").read_text().count('class="dot') == 2
 
 
 @pytest.mark.parametrize(

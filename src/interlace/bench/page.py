@@ -117,13 +117,14 @@ def _environment() -> Environment:
 
 
 def within(line: Line) -> str:
-    """Mean utility and half of its interval."""
+    """Mean utility and half of its interval, and of how many draws where some are wanting."""
     found = line.utility
     if found is None:
         return "–"
-    if found.low is None or found.high is None:
-        return f"{found.mean:.3f}"
-    return f"{found.mean:.3f} ± {(found.high - found.low) / 2:.3f}"
+    text = f"{found.mean:.3f}"
+    if found.low is not None and found.high is not None:
+        text += f" ± {(found.high - found.low) / 2:.3f}"
+    return text if line.seeds == line.draws else f"{text} ({line.seeds} of {line.draws} draws)"
 
 
 def _looks(cells: pl.DataFrame) -> dict[str, str]:
@@ -146,6 +147,7 @@ def _series(table: Sequence[Line], method: str, look: str | None, *, bytes: bool
         (math.log10(line.bytes) if bytes else math.log2(line.overlap), line.utility.mean)
         for line in table
         if line.method == method and line.utility is not None and (line.bytes or not bytes)
+        if line.seeds == line.draws
     ]
     return Series(title(method), look or "other1", points, dots=look is not None, faint=not look)
 

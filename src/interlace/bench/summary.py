@@ -26,12 +26,14 @@ class Line:
     """A row of the table: a method on one data set with one overlap, over the seeds.
 
     Attributes:
-        utility: ``None`` where it could not be fitted, and ``failed`` says why.
+        utility: Over the draws that it could be fitted on; ``None`` where there is none.
         rounds, bytes: Means, by the active party's ledger.
         seconds: Mean time on one processor.
         kept: Mean number of rows without a label that it learnt from as if they had one.
         precision: Share of those whose class was right.
-        seeds: How many there are.
+        seeds: On how many draws it was fitted.
+        draws: How many there are; a mean over fewer is of other people.
+        failed: Why it could not be fitted on the first of those where it could not.
     """
 
     data: str
@@ -47,6 +49,7 @@ class Line:
     choice: float | None
     precision: float | None
     seeds: int
+    draws: int
     failed: str | None
 
 
@@ -55,7 +58,7 @@ class Verdict:
     """What a data set says at one overlap.
 
     Attributes:
-        best: The method with the highest mean, baselines apart.
+        best: The method with the highest mean, baselines apart, and what has fewer draws.
         over_shared: Its mean gain over split learning on the shared people, seed by seed.
         over_alone: Its mean gain over the active party alone.
     """
@@ -97,6 +100,8 @@ class Verdict:
 def lines(cells: pl.DataFrame) -> list[Line]:
     """The table, by data set, overlap and method."""
     out = []
+    drawn = cells.group_by("data", "overlap").agg(pl.col("seed").n_unique())
+    draws = {(data, overlap): count for data, overlap, count in drawn.iter_rows()}
     for (data, overlap, method), rows in cells.group_by("data", "overlap", "method"):
         good = rows.filter(pl.col("failed").is_null())
         kept, known, choice = good["kept"], int(good["known"].sum() or 0), good["choice"]
@@ -115,10 +120,16 @@ def lines(cells: pl.DataFrame) -> list[Line]:
                 _mean(choice) if kept.is_not_null().any() else None,
                 int(good["right"].sum() or 0) / known if known else None,
                 good.height,
-                rows["failed"].drop_nulls().first() if not good.height else None,  # type: ignore[arg-type]
+                draws[data, overlap],
+                rows.sort("seed")["failed"].drop_nulls().first(),  # type: ignore[arg-type]
             )
         )
     return sorted(out, key=lambda r: (NAMES.index(r.data), r.overlap, ORDER.index(r.method)))
+
+
+def rank(line: Line) -> tuple[int, float]:
+    """What the best line of a data set and overlap has the most of: draws, then utility."""
+    return line.seeds, line.utility.mean if line.utility else float("-inf")
 
 
 @dataclass(frozen=True)
@@ -127,10 +138,11 @@ class Advice:
 
     Attributes:
         method: Its name, as the table has it.
-        best: The row with the highest mean, but for those that need all tables in one place.
+        best: The row with the highest mean, but for those that need all tables in one place, or
+            have fewer draws than others.
         within: Whether the advised mean is within the best one's interval, which it is not where
-            it could not be fitted; ``None`` where it was not run, or with too few seeds for an
-            interval.
+            it could not always be fitted; ``None`` where it was not run on all draws, or these are
+            too few for an interval.
     """
 
     data: str
@@ -149,17 +161,21 @@ def advice(cells: pl.DataFrame, source: Path | None) -> list[Advice]:
     out = []
     table = lines(cells)
     for data, overlap in dict.fromkeys((line.data, line.overlap) for line in table):
-        here = {x.method: x.utility for x in table if (x.data, x.overlap) == (data, overlap)}
-        able = {m: u for m, u in here.items() if u is not None and m not in IN_ONE_PLACE}
-        best = max(able, key=lambda m: able[m].mean)
+        here = {x.method: x for x in table if (x.data, x.overlap) == (data, overlap)}
+        able = [x for m, x in here.items() if x.utility and m not in IN_ONE_PLACE]
+        if not able:
+            continue
+        best = max(able, key=rank)
         each = cells.filter(data=data, overlap=overlap)["unaligned"][0]
         found = recommend(_situation(material(data, source), overlap, each)).method or ""
         method = {"split": "shared_only"}.get(found, found)
-        low, advised = able[best].low, able.get(method)
-        within = None
-        if low is not None and method in here:
-            within = advised is not None and advised.mean >= low
-        out.append(Advice(data, overlap, method, best, within))
+        within, advised = None, here.get(method)
+        if best.utility and best.utility.low is not None and advised is not None:
+            if advised.seeds == best.seeds and advised.utility:
+                within = advised.utility.mean >= best.utility.low
+            elif advised.failed:
+                within = False
+        out.append(Advice(data, overlap, method, best.method, within))
     return out
 
 
@@ -209,7 +225,7 @@ def verdicts(cells: pl.DataFrame) -> list[Verdict]:
         ours = {m: v for m, v in found.items() if m not in BASELINES}
         if not ours:
             continue
-        best = max(ours, key=lambda m: interval(list(ours[m].values())).mean)
+        best = max(ours, key=lambda m: (len(ours[m]), interval(list(ours[m].values())).mean))
         gains = [
             paired(ours[best], found[other]) if other in found else None
             for other in ("shared_only", "active_alone")

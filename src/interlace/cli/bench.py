@@ -124,7 +124,7 @@ def show_cells(cells: pl.DataFrame, advised: Sequence[Advice]) -> None:
             made.add_row(
                 line.title,
                 words.count(line.overlap),
-                line.failed or within(line),
+                within(line) if line.utility else line.failed,
                 words.count(line.rounds),
                 words.size(line.bytes),
                 f"{line.seconds:.1f}",
