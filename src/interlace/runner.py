@@ -215,7 +215,7 @@ class _Run:
         self.chosen = self.before.chosen if self.before is not None else None
         if self.chosen is None:
             self.chosen = Chosen(**choose(federation).model_dump())
-        method = MethodChoice(name=self.chosen.method, **self.chosen.settings)
+        method = MethodChoice(name=self.chosen.method)
         self._settle(self.job.model_copy(update={"method": method}))
 
     def _build(self, choice: MethodChoice) -> Method:

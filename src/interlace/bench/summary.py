@@ -188,7 +188,6 @@ def _situation(of: Material, overlap: int, each: int) -> Situation:
         task=LabelPlan.fit(of.label, party=active).task,
         parties=2,
         own_columns=True,
-        images=of.flip is not None,
         shared=overlap,
         partly=0,
         labelled=each if every else 0,

@@ -201,6 +201,5 @@ def _show(geometry: Geometry, method: Recommendation, notes: dict[str, list[str]
     doubts = [f"{name}: {note}" for name, of in notes.items() for note in of]
     for text in (*geometry.warnings, *doubts):
         show(Text.assemble(("! ", "bold yellow"), text))
-    settings = "".join(f", {name}: {value}" for name, value in method.settings.items())
-    named = (f"{method.method or 'none fits'}{settings}", "bold")
+    named = (method.method or "none fits", "bold")
     show("", Text.assemble("Method: ", named, ". ", method.reason))

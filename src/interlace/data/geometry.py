@@ -89,7 +89,6 @@ class Situation(_Frozen):
     task: Task
     parties: int = Field(description="Parties with columns.")
     own_columns: bool = Field(description="Whether the active party is one of them.")
-    images: bool = Field(description="Whether the active party's columns are images.")
     shared: int = Field(description="People with a label whom every party holds.")
     partly: int = Field(description="Others with a label whom some partner holds.")
     labelled: int = Field(description="People with a label whom no partner holds.")
@@ -534,7 +533,6 @@ def _situation(members: Sequence[_Member], warnings: list[str]) -> Situation | N
         task=task,
         parties=sum(bool(m.features) for m in members),
         own_columns=bool(active.features),
-        images=any(is_image(active.frame[c].dtype) for c in active.features),
         shared=int((known & every).sum()),
         partly=int((known & some & ~every).sum()),
         labelled=int((known & ~some).sum()),

@@ -137,10 +137,9 @@ class Flow(BaseModel):
 
 
 class Chosen(BaseModel):
-    """The method that ``method: auto`` came to, with its settings, and why."""
+    """The method that ``method: auto`` came to, and why."""
 
     method: str
-    settings: dict[str, Any] = Field(default_factory=dict)
     reason: str
 
 
@@ -202,7 +201,7 @@ class Results(BaseModel):
         """The job with the method that was run, where it left the choice to the run."""
         if self.chosen is None:
             return job
-        method = MethodChoice(name=self.chosen.method, **self.chosen.settings)
+        method = MethodChoice(name=self.chosen.method)
         return job.model_copy(update={"method": method})
 
     @classmethod

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from interlace.data.geometry import Geometry, Situation
-from interlace.data.images import is_image
 from interlace.data.labels import is_known
 from interlace.errors import JobError
 from interlace.federation import Federation
@@ -23,23 +21,21 @@ FEW = 100  # shared people: between the 64 and the 128 for which methods were me
 
 
 class Recommendation(BaseModel):
-    """A method by its name in the catalogue with its settings, ``None`` when none fits, and why."""
+    """A method by its name in the catalogue, ``None`` when none fits, and why."""
 
     model_config = ConfigDict(frozen=True)
 
     method: str | None
-    settings: dict[str, Any] = {}
     reason: str
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A line of the table: ``when`` it applies, the method with its settings, and ``because``."""
+    """A line of the table: ``when`` it applies, the method, and ``because``."""
 
     when: Callable[[Situation], bool]
     method: str
     because: str
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def classes(s: Situation) -> bool:
@@ -106,7 +102,7 @@ def recommend(s: Situation) -> Recommendation:
             " They are few: compare with the active party alone, and with split learning on the "
             "shared people alone, before trusting it."
         )
-    return Recommendation(method=rule.method, settings=rule.settings, reason=reason)
+    return Recommendation(method=rule.method, reason=reason)
 
 
 def in_numbers(s: Situation) -> str:
@@ -139,7 +135,6 @@ def situation_of(federation: Federation) -> Situation:
         task=federation.label_plan.task,
         parties=len(federation.passive) + bool(active.columns),
         own_columns=bool(active.columns),
-        images=any(is_image(active.frame[c].dtype) for c in active.columns),
         shared=int((known & every).sum()),
         partly=int((known & some & ~every).sum()),
         labelled=int((known & ~some).sum()),
