@@ -45,7 +45,6 @@ def test_the_insurance_case_is_vertical() -> None:
         "task": "binary",
         "parties": 2,
         "own_columns": True,
-        "images": False,
         "shared": 4400,
         "partly": 0,
         "labelled": insurer.unaligned,
