@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,22 @@ def test_what_waits_is_written_when_the_ledger_goes(tmp_path: Path) -> None:
     del ledger
     gc.collect()
     assert len(list(Ledger(path).entries())) == 3
+
+
+def test_what_waits_goes_with_a_folder_that_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite calls a file that is gone a readonly database."""
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    fill(ledger, 1)
+    (tmp_path / "ledger.sqlite").unlink()
+    with pytest.raises(InterlaceError, match="readonly database"):
+        ledger.flush()
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    del ledger
+    gc.collect()
+    assert not raised
 
 
 def test_two_that_write_to_one_ledger_make_one_chain(tmp_path: Path) -> None:

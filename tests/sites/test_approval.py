@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import interlace
-from interlace.boundary import Kind
-from interlace.errors import InterlaceError, Refused
-from interlace.job.spec import PartyFile
+from interlace.boundary import Kind, Ledger
+from interlace.errors import InterlaceError, JobError, Refused
 from interlace.sites import approval
 from interlace.sites.account import Account
 from interlace.sites.approval import Approval, Decision
@@ -33,9 +32,9 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str = "bank") -> 
 def plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans that are made up, for all but the tests that are about plans: rehearsals take long."""
 
-    def made_up(party: str, _file: PartyFile, contract: Contract) -> Plan:
+    def made_up(folder: PartyFolder, contract: Contract) -> Plan:
         leaves = {Kind.EMBEDDING: Leaving(messages=10, bytes=5_000_000)}
-        return Plan(run=contract.run, party=party, leaves=leaves, without_claim=["embedding"])
+        return Plan(run=contract.run, party=folder.name, leaves=leaves, without_claim=["embedding"])
 
     if request.node.get_closest_marker("usefixtures") is None:
         monkeypatch.setattr(approval, "plan_of", made_up)
@@ -141,8 +140,9 @@ def test_no_hand_puts_a_policy_aside(
 
 @rehearsed
 def test_a_party_whose_table_is_away_waits_and_quotes_no_path(
-    make_party: Make, contract: Contract
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(approval, "TRY_AGAIN", 0.0)
     shop = make_party("shop", approve=[{"drivers": ["bank"]}])
     table = (shop.root / "table.csv").rename(shop.root / "secret.csv")
     said = decide(shop, contract)
@@ -200,7 +200,7 @@ def test_so_many_runs_a_day(make_party: Make, contract: Contract) -> None:
     assert decide(shop, contract).state == "approved"
     assert decide(shop, contract).state == "approved"  # the same run is asked about many times
     second = contract.model_copy(update={"name": "second"})
-    assert "at most 1 runs a day" in decide(shop, second).reason
+    assert "no more runs today" in decide(shop, second).reason
     yesterday = time.time() - 25 * 3600
     os.utime(shop.run(contract.run).path / "approval.json", (yesterday, yesterday))
     third = contract.model_copy(update={"name": "third"})
@@ -352,3 +352,100 @@ def test_what_is_no_approval_is_refused() -> None:
     for text in ("", "{}", '{"run": 1}', "x" * 10_000_000):
         with pytest.raises(Refused, match="not an approval"):
             Approval.read(text)
+
+
+def test_a_partner_asks_so_often_in_a_day(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_party("shop", asks_per_day=2)
+    looked: list[str] = []
+    monkeypatch.setattr(approval, "objection", lambda _f, _p, c: looked.append(c.name))
+    for name in ("first", "second", "second"):
+        assert decide(shop, contract.model_copy(update={"name": name})).state == "waiting"
+    third = contract.model_copy(update={"name": "third"})
+    for _ in range(3):
+        said = decide(shop, third)
+        assert (said.state, said.approval) == ("refused", None)
+        assert "'bank' has asked 'shop' too often today (`asks_per_day`" in said.reason
+    assert "third" not in looked
+    run = shop.run(third.run)
+    assert [(e.direction, e.sender) for e in Ledger(run.ledger).entries()] == [("refused", "bank")]
+    assert approval.plan_kept(run) is None
+    other = third.model_copy(update={"parties": ["clinic", "shop"], "active": "clinic"})
+    assert decide(shop, other, submitter="clinic").state == "waiting"  # another partner
+    assert decide(make_party("bank", asks_per_day=2), third).state == "waiting"  # one's own
+    tomorrow = time.time() + 25 * 3600
+    monkeypatch.setattr(time, "time", lambda: tomorrow)
+    assert decide(shop, third).state == "waiting"
+
+
+def test_a_finished_run_is_answered_no_more(make_party: Make, contract: Contract) -> None:
+    shop = make_party("shop", approve=[RULE])
+    decide(shop, contract)
+    run = shop.run(contract.run)
+    run.note(Status(state="finished", done=1.0))
+    for answer in (lambda: approval.refuse(shop, run, "no"), lambda: approval.approve(shop, run)):
+        with pytest.raises(JobError, match="is finished already"):
+            answer()
+    assert decide(shop, contract).state == "approved"
+    assert run.status.state == "finished"
+
+
+def test_an_account_that_is_no_number_is_over_every_budget(
+    make_party: Make, contract: Contract
+) -> None:
+    shop = make_party("shop", budget={"epsilon": 8.0})
+    for epsilon in (float("nan"), float("inf")):
+        plan = Plan(run="r", party="shop", leaves={}, epsilon=epsilon)
+        assert approval.over_budget(shop, shop.read().policy, plan) is not None
+
+
+def test_an_approval_stands_for_one_contract_one_party_and_one_federation(
+    make_party: Make, contract: Contract, root: Any
+) -> None:
+    """What a hostile driver could hold up as an approval."""
+    shop = make_party("shop", approve=[RULE])
+    word = decide(shop, contract).approval
+    assert word is not None
+    longer = contract.model_copy(
+        update={"method": contract.method.model_copy(update={"epochs": 400})}
+    )
+    forged = {
+        "of another contract": word,
+        "not signed by it": word.model_copy(update={"digest": longer.digest, "run": longer.run}),
+        "of nobody that takes part": word.model_copy(
+            update={"party": "clinic", "digest": longer.digest, "run": longer.run}
+        ),
+    }
+    for said, one in forged.items():
+        with pytest.raises(Refused, match=said):
+            approval.approved_by(one.party, one.model_dump_json(), longer, root.pem)
+    elsewhere = make_party("shop", by=type(root)(), approve=[RULE])
+    (elsewhere.run(contract.run).path / "approval.json").unlink()
+    stranger = decide(elsewhere, contract).approval
+    assert stranger is not None
+    with pytest.raises(Refused, match="not of this federation"):
+        approval.approved_by("shop", stranger.model_dump_json(), contract, root.pem)
+    bank = make_party("bank", approve=[RULE])
+    own = decide(bank, contract).approval
+    assert own is not None
+    in_its_name = own.model_copy(update={"party": "shop"})
+    with pytest.raises(Refused, match="names 'bank'"):
+        approval.approved_by("shop", in_its_name.model_dump_json(), contract, root.pem)
+    for text in ("", "[]", "[" * 70_000, word.model_dump_json()[:-1] + ',"by":"hand","x":1}'):
+        with pytest.raises(Refused, match="not an approval"):
+            approval.approved_by("shop", text, contract, root.pem)
+
+
+def test_what_was_planned_when_it_was_approved_is_what_holds(
+    make_party: Make, contract: Contract
+) -> None:
+    """A table or policy that changes later does not change what the approval let out."""
+    shop = make_party("shop")
+    run = shop.run(contract.run)
+    run.keep(contract)
+    approval.approve(shop, run)
+    before = approval.plan_kept(run)
+    with (shop.root / "table.csv").open("a") as table:
+        table.write("C9999,1,1\n" * 1000)
+    assert approval.plan_for(shop, run) == before

@@ -132,3 +132,45 @@ def test_nobody_waits_for_ever(contract: Contract) -> None:
     fields = contract.text.replace('"wait":24.0', '"wait":Infinity')
     with pytest.raises(Refused, match="wait"):
         Contract.read(fields)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e300", "9" * 400])
+def test_numbers_are_finite_and_of_a_size(number: str, contract: Contract) -> None:
+    with pytest.raises(Refused):
+        Contract.read(contract.text.replace('"epochs":4', f'"epochs":[{number}]'))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seeds": [1, 1]}, "a seed stands there twice"),
+        ({"compare": ["active_alone", "active_alone"]}, "which is there already"),
+        ({"parties": ["bank", "Bank"]}, "look alike"),
+        ({"parties": ["bank", "my-shop", "my_shop"]}, "look alike"),
+        ({"parties": ["bank", "b\u0430nk"]}, "cannot be a site's name"),
+        ({"parties": ["bank", "shop\n\x1b[2K"]}, "cannot be a site's name"),
+        ({"parties": ["bank", *(f"p{i}" for i in range(100))]}, "at most 100"),
+        ({"seeds": list(range(1001))}, "at most 1000"),
+        ({"purpose": "x" * 201}, "at most 200"),
+        ({"classes": 10**9}, "classes"),
+    ],
+)
+def test_what_no_job_can_be_is_no_contract(
+    change: dict[str, Any], said: str, contract: Contract
+) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        Contract.read(json.dumps(json.loads(contract.text) | change))
+    assert str(refused.value).isprintable()
+
+
+def test_of_a_field_that_stands_twice_all_read_the_same(contract: Contract) -> None:
+    text = contract.text.replace('"epochs":4', '"epochs":1,"epochs":400')
+    read = Contract.read(text)
+    assert '"epochs":400' in read.text
+    assert Contract.read(read.text).digest == read.digest
+
+
+def test_a_contract_nested_deeply_is_refused(contract: Contract) -> None:
+    deep = "[" * 20_000 + "]" * 20_000
+    with pytest.raises(Refused, match="recursion"):
+        Contract.read(contract.text.replace('"epochs":4', f'"epochs":{deep}'))

@@ -39,7 +39,7 @@ def test_no_more_leaves_than_was_planned(
     contract = Contract.model_validate(fields)
     folders = {name: make_party(name) for name in contract.parties}
     files = {name: folder.read() for name, folder in folders.items()}
-    plans = {name: plan_of(name, file, contract) for name, file in files.items()}
+    plans = {name: plan_of(folder, contract) for name, folder in folders.items()}
     narrowed = {
         name: file.model_copy(update={"policy": plans[name].applied(file.policy)})
         for name, file in files.items()
@@ -68,14 +68,15 @@ def test_so_many_people_are_scored_and_no_more(
 ) -> None:
     fields = {"method": {"name": "split", "epochs": 2}, "seeds": [0]}
     contract = Contract.model_validate({**contract.model_dump(), **fields})
-    files = {name: make_party(name).read() for name in contract.parties}
+    folders = {name: make_party(name) for name in contract.parties}
+    files = {name: folder.read() for name, folder in folders.items()}
     job = Job(name="real", parties=files, active="bank", method=contract.method, compare="none")
     runner.run(job.model_copy(update={"seeds": [0]}), tmp_path / "run")
     trained = Trained.read(tmp_path / "run")
     federation = trained.simulate({name: str(file.table) for name, file in files.items()})
     people = trained.shared(federation)
     model = trained.model("split", federation)
-    plans = {n: plan_of(n, f, contract.to_score(6, 0)) for n, f in files.items()}
+    plans = {n: plan_of(f, contract.to_score(6, 0)) for n, f in folders.items()}
     assert isinstance(federation.engine, InProcess)
     for name, party in federation.engine.parties.items():
         party.boundary.policy = plans[name].applied(files[name].policy)
@@ -97,12 +98,12 @@ def test_people_who_cannot_be_counted_are_not_scored_over_sites(
     """A method that does not say whom its answers are about."""
     monkeypatch.setattr(Boundary, "about", lambda _self, _rows: None)
     with pytest.raises(JobError, match="'shop' cannot count the people"):
-        plan_of("shop", make_party("shop").read(), contract.to_score(6, 0))
+        plan_of(make_party("shop"), contract.to_score(6, 0))
 
 
 def test_what_was_not_planned_does_not_leave(make_party: Make, contract: Contract) -> None:
-    file = make_party("shop").read()
-    plan = plan_of("shop", file, contract)
+    shop = make_party("shop")
+    file, plan = shop.read(), plan_of(shop, contract)
     assert Kind.GRADIENT not in plan.leaves
     boundary = Boundary("shop", plan.applied(file.policy), Ledger(), seed=0)
 
@@ -122,7 +123,7 @@ def test_a_plan_never_widens_a_policy(make_party: Make, contract: Contract) -> N
     file = make_party("shop", max_bytes_of={"embedding": 5}, allow_also=["model weights"]).read()
     plan = Plan(run="r", party="shop", leaves={}).applied(file.policy)
     assert not plan.allowed
-    with_embeddings = plan_of("shop", make_party("shop").read(), contract).applied(file.policy)
+    with_embeddings = plan_of(make_party("shop"), contract).applied(file.policy)
     assert with_embeddings.max_bytes_of[Kind.EMBEDDING] == 5
     assert Kind.MODEL_WEIGHTS not in with_embeddings.allowed
 
@@ -130,23 +131,23 @@ def test_a_plan_never_widens_a_policy(make_party: Make, contract: Contract) -> N
 def test_a_method_that_needs_more_than_the_policy_allows_has_no_plan(
     make_party: Make, contract: Contract
 ) -> None:
-    file = make_party("shop", allow=["control", "blinded ids"]).read()
+    shop = make_party("shop", allow=["control", "blinded ids"])
     with pytest.raises(PolicyError, match="does not let embedding leave"):
-        plan_of("shop", file, contract)
+        plan_of(shop, contract)
 
 
 def test_privacy_is_planned_where_guards_claim_it(make_party: Make, contract: Contract) -> None:
     noise = [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 20.0}}]
-    bare = plan_of("shop", make_party("shop").read(), contract)
+    bare = plan_of(make_party("shop"), contract)
     assert bare.epsilon is None
     assert "embedding" in bare.without_claim
-    guarded = plan_of("shop", make_party("shop", guards={"embedding": noise}).read(), contract)
+    guarded = plan_of(make_party("shop", guards={"embedding": noise}), contract)
     assert guarded.epsilon is not None
     assert guarded.guards[Kind.EMBEDDING].startswith("clip")
     longer = contract.model_copy(
         update={"method": contract.method.model_copy(update={"epochs": 40})}
     )
-    more = plan_of("shop", make_party("shop", guards={"embedding": noise}).read(), longer)
+    more = plan_of(make_party("shop", guards={"embedding": noise}), longer)
     assert more.epsilon is not None
     assert more.epsilon > guarded.epsilon > 0
 

@@ -16,7 +16,6 @@ from interlace import sites
 from interlace.boundary import Kind, Ledger, Message
 from interlace.boundary.message import Part
 from interlace.cli import app
-from interlace.job.spec import PartyFile
 from interlace.sites import approval
 from interlace.sites.account import Account
 from interlace.sites.contract import Contract
@@ -32,9 +31,9 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Resul
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("INTERLACE_PARTY", raising=False)
 
-    def made_up(party: str, _file: PartyFile, contract: Contract) -> Plan:
+    def made_up(folder: PartyFolder, contract: Contract) -> Plan:
         leaves = {Kind.EMBEDDING: Leaving(messages=10, bytes=5_000_000)}
-        return Plan(run=contract.run, party=party, leaves=leaves, without_claim=["embedding"])
+        return Plan(run=contract.run, party=folder.name, leaves=leaves, without_claim=["embedding"])
 
     monkeypatch.setattr(approval, "plan_of", made_up)
     return lambda *args, **kw: CliRunner().invoke(app, [str(a) for a in args], **kw)

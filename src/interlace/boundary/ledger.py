@@ -305,8 +305,11 @@ def _append(db: sqlite3.Connection, waiting: list[Entry], head: str) -> str:
 
 
 def _append_at_the_end(db: sqlite3.Connection, waiting: list[Entry], path: Path) -> None:
-    if path.exists():  # the whole run may have been removed by now
+    try:
         _append(db, waiting, GENESIS)
+    except sqlite3.OperationalError:  # "readonly database", where the file was removed meanwhile
+        if path.exists():
+            raise
 
 
 def _end(db: sqlite3.Connection, head: str) -> str:

@@ -29,13 +29,11 @@ def approve(run: RunArgument = None, party: FolderOption = None, yes: Yes = Fals
     What comes out: an approval, signed with this site's key, which goes to the driver and is kept
     in the run's folder; it stands for exactly this contract.
     """
-    from interlace.errors import JobError
     from interlace.sites import approval
 
     folder = opened(party)
     asked = folder.find(run)
-    if asked.status.state == "finished":
-        raise JobError(f"'{asked.name}' is finished already; `interlace status` lists all runs")
+    approval.make_sure_open(asked)
     show_contract(asked.contract)
     say("Rehearsing …")
     show_plan(approval.plan_for(folder, asked))

@@ -36,23 +36,15 @@ def plan(
     from interlace.sites.plan import plan_of
 
     folder = opened(party)
-    if job.is_file():
-        contract = contract_of(folder, job)
-        show_contract(contract)
-        say("Rehearsing …")
-        file = folder.read()
-        why = approval.objection(folder, file.policy, contract)
-        made = plan_of(folder.name, file, contract)
-    else:
-        run = folder.find(str(job))
-        contract = run.contract
-        show_contract(contract)
-        policy = folder.read().policy
-        why = approval.objection(folder, policy, contract)
-        made = approval.plan_for(folder, run)
+    run = None if job.is_file() else folder.find(str(job))
+    contract = run.contract if run else contract_of(folder, job)
+    show_contract(contract)
+    say("Rehearsing …")
+    policy = folder.read().policy
+    why = approval.objection(folder, policy, contract)
+    made = approval.plan_for(folder, run) if run else plan_of(folder, contract)
     show_plan(made)
-    why = why or approval.over_budget(folder, folder.read().policy, made)
-    if why:
+    if why := why or approval.over_budget(folder, policy, made):
         show(Text.assemble(("would be refused  ", "bold red"), why))
 
 

@@ -22,12 +22,9 @@ def refuse(
 
     What comes out: a refusal, signed with this site's key; the driver is told the reason.
     """
-    from interlace.errors import JobError
     from interlace.sites import approval
 
     folder = opened(party)
     asked = folder.find(run)
-    if asked.status.state == "finished":
-        raise JobError(f"'{asked.name}' is finished already; what left cannot be taken back")
     approval.refuse(folder, asked, why, by="hand")
     show(Text.assemble(("refused  ", "bold red"), asked.name))

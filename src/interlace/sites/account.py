@@ -1,14 +1,19 @@
-"""A party's privacy account: what its runs have spent of its budget, across runs and drivers."""
+"""What a party counts across runs and drivers: the privacy that its runs have spent of its budget,
+and who has asked how often."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from interlace.errors import InterlaceError
+
+
+DAY = 24 * 3600
 
 
 class Spent(NamedTuple):
@@ -19,7 +24,7 @@ class Spent(NamedTuple):
 
 
 class Account:
-    """The account in a party's folder; a row for each run.
+    """The account in a party's folder; a row for each run, and one for each contract looked at.
 
     A run is charged with what its disclosure plan says when it is approved, and once more each
     time that it goes on after its process ended; and stays charged: one that stopped early spent
@@ -35,7 +40,7 @@ class Account:
         Raises:
             InterlaceError: the account cannot be written: the run must not begin then.
         """
-        with closing(self._open()) as db, db:
+        with self._open() as db:
             db.execute(
                 "INSERT INTO charge VALUES (?1, ?2, ?3, ?4) "
                 "ON CONFLICT (run) DO UPDATE SET "
@@ -46,7 +51,7 @@ class Account:
 
     def spent(self, without: str = "") -> Spent:
         """What all runs have spent, but for one."""
-        with closing(self._open()) as db:
+        with self._open() as db:
             row = db.execute(
                 "SELECT coalesce(sum(epsilon), 0), coalesce(sum(delta), 0) FROM charge "
                 "WHERE run != ?",
@@ -54,15 +59,35 @@ class Account:
             ).fetchone()
         return Spent(*row)
 
-    def _open(self) -> sqlite3.Connection:
+    def look_at(self, run: str, driver: str, most: int) -> bool:
+        """Whether a contract is looked at: it has been before, or ``driver`` has asked for fewer
+        than ``most`` others in the last 24 hours. It is counted then."""
+        with self._open() as db:
+            db.execute("BEGIN IMMEDIATE")  # two may ask at once
+            if db.execute("SELECT 1 FROM asked WHERE run = ?", (run,)).fetchone():
+                return True
+            since = time.time() - DAY
+            (today,) = db.execute(
+                "SELECT count(*) FROM asked WHERE driver = ? AND time >= ?", (driver, since)
+            ).fetchone()
+            if today < most:
+                db.execute("INSERT INTO asked VALUES (?, ?, ?)", (run, driver, time.time()))
+            return bool(today < most)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            db = sqlite3.connect(self.path, timeout=10)
-            db.execute(
-                "CREATE TABLE IF NOT EXISTS charge "
-                "(run TEXT PRIMARY KEY, epsilon REAL, delta REAL, time REAL)"
-            )
+            with closing(sqlite3.connect(self.path, timeout=10)) as db, db:
+                db.execute(
+                    "CREATE TABLE IF NOT EXISTS charge "
+                    "(run TEXT PRIMARY KEY, epsilon REAL, delta REAL, time REAL)"
+                )
+                db.execute(
+                    "CREATE TABLE IF NOT EXISTS asked "
+                    "(run TEXT PRIMARY KEY, driver TEXT, time REAL)"
+                )
+                yield db
         except sqlite3.Error as e:
             raise InterlaceError(
-                f"the privacy account {self.path} cannot be opened ({e}); no run begins without it"
+                f"the account {self.path} cannot be read or written ({e}); no run begins without it"
             ) from e
-        return db

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,18 +21,21 @@ from cryptography import x509
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import interlace
-from interlace.boundary import Policy
+from interlace.boundary import Kind, Ledger, Message, Policy
+from interlace.boundary.message import Part
 from interlace.boundary.policy import Standing
 from interlace.engines.sealed import Identity, check
 from interlace.errors import InterlaceError, JobError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.catalogue import entry
-from interlace.sites.account import Account
+from interlace.sites.account import DAY, Account
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, RunFolder, Status
 from interlace.sites.plan import Plan, compared, plan_of
 
-DAY = 24 * 3600
+TRY_AGAIN = 300.0  # seconds after which a rehearsal that went wrong is done once more
+
+log = logging.getLogger(__name__)
 
 Answer = Literal["approved", "refused"]
 
@@ -89,6 +93,9 @@ class Approval(BaseModel):
         check(self.party, self.certificate.encode(), self.signature, self.signed, issuer)
 
 
+_NOT_YET = "tried again soon"
+
+
 @dataclass(frozen=True)
 class Decision:
     """What a party says to a contract now.
@@ -141,11 +148,16 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
     given = answer_of(run)
     if given is not None:
         return Decision(given.answer, given.reason, given)
+    before = run.status
+    if before.doing == _NOT_YET and time.time() - before.updated < TRY_AGAIN:
+        return Decision("waiting", before.reason)
     try:
         policy = folder.read().policy
     except InterlaceError:
         return Decision("waiting", f"the party file of '{folder.name}' cannot be read")
     try:
+        if too_many := _asked_too_often(folder, run, policy, contract):
+            return too_many
         if why := objection(folder, policy, contract):
             return refuse(folder, run, why)
         plan = plan_for(folder, run)
@@ -153,8 +165,14 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
             return refuse(folder, run, why)
     except (PolicyError, JobError) as e:
         return refuse(folder, run, str(e))
-    except InterlaceError as e:  # its table cannot be read, say, which somebody will mend
-        return Decision("waiting", f"'{folder.name}' cannot answer yet: {type(e).__name__}")
+    except (InterlaceError, OSError) as e:  # its table cannot be read, say; somebody will mend it
+        log.warning("'%s' cannot answer yet: %s", folder.name, e)
+        why = f"'{folder.name}' cannot answer yet: {type(e).__name__}"
+        run.note(Status(state="waiting", doing=_NOT_YET, reason=why))
+        return Decision("waiting", why)
+    except Exception as e:  # what it asks for cannot be rehearsed: no plan, no approval
+        log.exception("no plan could be made")
+        return refuse(folder, run, f"'{folder.name}' cannot rehearse it ({type(e).__name__})")
     for rule in policy.approve:
         if not _why_not(rule, folder, contract, plan):
             try:
@@ -172,7 +190,9 @@ def approve(
 
     Raises:
         Refused: the party's policy objects, which no approval by hand can put aside.
+        JobError: the run is finished.
     """
+    make_sure_open(run)
     contract, policy = run.contract, folder.read().policy
     plan = plan_for(folder, run)
     with _one_at_a_time(folder):
@@ -201,10 +221,25 @@ def charge_again(folder: PartyFolder, run: RunFolder, policy: Policy, plan: Plan
 def refuse(
     folder: PartyFolder, run: RunFolder, why: str, by: Literal["hand", "policy"] = "policy"
 ) -> Decision:
-    """Refuse a run, and say why: the driver is told."""
+    """Refuse a run, and say why: the driver is told.
+
+    Raises:
+        JobError: the run is finished: what left cannot be taken back.
+    """
+    make_sure_open(run)
     approval = _keep(folder, run, "refused", by, why)
     run.note(Status(state="refused", reason=why))
     return Decision("refused", why, approval)
+
+
+def make_sure_open(run: RunFolder) -> None:
+    """Make sure that a run can still be answered.
+
+    Raises:
+        JobError: it is finished.
+    """
+    if run.status.state == "finished":
+        raise JobError(f"'{run.name}' is finished already; what left cannot be taken back")
 
 
 def answer_of(run: RunFolder) -> Approval | None:
@@ -233,7 +268,7 @@ def plan_for(folder: PartyFolder, run: RunFolder) -> Plan:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the site and a person may ask for it at once
         plan = plan_kept(run)
         if plan is None:
-            plan = plan_of(folder.name, folder.read(), run.contract)
+            plan = plan_of(folder, run.contract)
             write_whole(run.path / "plan.json", plan.model_dump_json(indent=1).encode())
     return plan
 
@@ -258,8 +293,28 @@ def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | 
     if why is None and policy.runs_per_day is not None:
         today = _runs_today(folder, folder.run(contract.run))
         if today >= policy.runs_per_day:
-            why = f"its policy begins at most {policy.runs_per_day} runs a day (`runs_per_day`)"
+            why = "its policy begins no more runs today (`runs_per_day`)"
     return why
+
+
+def _asked_too_often(
+    folder: PartyFolder, run: RunFolder, policy: Policy, contract: Contract
+) -> Decision | None:
+    """The refusal of a contract beyond those that a partner may ask for in a day, or ``None``.
+
+    It is unsigned, since the contract may come again, and stands in the run's ledger.
+    """
+    driver, most = contract.active, policy.asks_per_day
+    if driver == folder.name or Account(folder.root).look_at(run.name, driver, most):
+        return None
+    why = f"'{driver}' has asked '{folder.name}' too often today (`asks_per_day` of its policy)"
+    if run.status.reason != why:
+        ledger = Ledger(run.ledger)
+        part = Part(Kind.CONTROL, {})
+        ledger.record("refused", Message("", "ask", driver, folder.name, 0, (part,)), part, "")
+        ledger.close()
+        run.note(Status(state="refused", reason=why))
+    return Decision("refused", why)
 
 
 def _no_such_models(folder: PartyFolder, contract: Contract) -> str | None:
@@ -307,7 +362,7 @@ def over_budget(
         )
     spent = Account(folder.root).spent(without="" if again else plan.run)
     epsilon, delta = spent.epsilon + plan.epsilon, spent.delta + plan.delta
-    if epsilon > policy.budget.epsilon or delta > policy.budget.delta:
+    if not (epsilon <= policy.budget.epsilon and delta <= policy.budget.delta):
         # The driver reads this: how much is spent, and by runs with others, is not its affair.
         return "it would take the privacy spent in all runs beyond the `budget` of its policy"
     return None

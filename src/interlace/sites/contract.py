@@ -16,13 +16,15 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 import interlace
+from interlace.boundary.policy import MOST_HOURS
 from interlace.errors import JobError, Refused
-from interlace.job.spec import Matching, MethodChoice, read_public
+from interlace.job.spec import Job, Matching, MethodChoice, PartyFile, read_public
 
 # What NVIDIA FLARE takes for a site's name, and a certificate for a common name.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 MOST_BYTES = 2**16  # of a contract as JSON
-MOST_HOURS = 30 * 24  # that a run waits; the sites' processes for it stay up as long
+LARGEST = 1e18  # number in it; none is infinite or no number at all
+MOST_PARTIES = 100
 
 
 def check_site_name(name: str) -> str:
@@ -39,6 +41,11 @@ def check_site_name(name: str) -> str:
     return name
 
 
+def alike(name: str) -> str:
+    """A site's name without what people overlook in it."""
+    return name.lower().replace("-", "_")
+
+
 class Scoring(BaseModel):
     """What people are scored with, and how many at most.
 
@@ -53,6 +60,10 @@ class Scoring(BaseModel):
     people: int = Field(ge=1, le=10**12)
 
 
+_NOTHING = PartyFile()
+_OF_A_JOB = Job.model_fields.keys() - {"parties", "truth", "wire"}
+
+
 class Contract(BaseModel):
     """What the parties of one run agree to; its fields are those of a job.
 
@@ -65,17 +76,19 @@ class Contract(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,80}$")
-    description: str = ""
-    purpose: str = ""
-    parties: list[str] = Field(min_length=2)
+    description: str = Field(default="", max_length=2000)
+    purpose: str = Field(default="", max_length=200)
+    parties: list[str] = Field(min_length=2, max_length=MOST_PARTIES)
     active: str
     method: MethodChoice = MethodChoice(name="split")
     compare: list[MethodChoice] | Literal["all", "none"] = "all"
-    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[0, 1, 2], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(
+        default=[0, 1, 2], min_length=1, max_length=1000
+    )
     test: float = Field(default=0.25, gt=0, lt=1)
     align: Matching = Field(default_factory=Matching)
     wait: float = Field(default=24.0, gt=0, le=MOST_HOURS)
-    classes: int | None = Field(default=None, ge=1)
+    classes: int | None = Field(default=None, ge=1, le=10_000)
     scores: Scoring | None = None
     version: str = interlace.__version__
 
@@ -89,6 +102,8 @@ class Contract(BaseModel):
                 raise ValueError(str(e)) from e
             if parties.count(name) > 1:
                 raise ValueError(f"'{name}' stands there twice; every party needs its own name")
+        if len({alike(name) for name in parties}) < len(parties):
+            raise ValueError("names that differ by case, or by '-' and '_', alone look alike")
         return parties
 
     @field_validator("description")
@@ -105,8 +120,20 @@ class Contract(BaseModel):
     @model_validator(mode="after")
     def _legible(self) -> Self:
         """What people read before they approve can look like nothing else, nor be hidden."""
-        if not all(map(str.isprintable, _texts(self.model_dump(mode="json")))):
-            raise ValueError("texts are single lines of characters that can be printed")
+        for value in _values(self.model_dump()):
+            if isinstance(value, str) and not value.isprintable():
+                raise ValueError("texts are single lines of characters that can be printed")
+            if isinstance(value, int | float) and not abs(value) < LARGEST:
+                raise ValueError(f"numbers lie between -{LARGEST:.0e} and {LARGEST:.0e}")
+        return self
+
+    @model_validator(mode="after")
+    def _a_job(self) -> Self:
+        """What no job can be, no contract can be."""
+        try:
+            Job(**self.model_dump(include=_OF_A_JOB), parties=dict.fromkeys(self.parties, _NOTHING))
+        except ValidationError as e:
+            raise ValueError(e.errors()[0]["msg"].removeprefix("Value error, ")) from e
         return self
 
     @property
@@ -161,23 +188,24 @@ class Contract(BaseModel):
         except ValidationError as e:
             fault = e.errors()[0]
             where = ".".join(str(p) for p in fault["loc"]) or "the whole"
-            raise Refused(
+            told = (
                 f"this is not a contract of interlace {interlace.__version__}: `{where}`: "
-                f"{fault['msg'].lower()}"
-            ) from e
+                f"{fault['msg'].removeprefix('Value error, ')}"
+            )
+            raise Refused("".join(c if c.isprintable() else " " for c in told)) from e
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text in a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
+def _values(value: object) -> Iterator[object]:
+    """Every text and number in a value, names of fields too."""
+    if isinstance(value, dict):
         for name, inner in value.items():
             yield name
-            yield from _texts(inner)
-    elif isinstance(value, list):
+            yield from _values(inner)
+    elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _texts(inner)
+            yield from _values(inner)
+    else:
+        yield value
 
 
 def read_contract(path: Path, *, submitter: str, classes: int | None = None) -> Contract:

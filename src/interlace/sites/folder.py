@@ -11,6 +11,7 @@
       requests/        requests for certificates, with the private keys made for them
       account.sqlite   the privacy budget that its runs have used
       STOP             while this is here, nothing leaves and nothing is answered
+      tmp/             what rehearsals copy of the table; what a killed one left goes with the next
       runs/<run>/      contract.json, plan.json, approval.json, approvals/ of the others,
                        status.json, log.txt, ledger.sqlite, checkpoints/, models/, results.json,
                        report.html
@@ -18,9 +19,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -250,6 +255,22 @@ class PartyFolder:
         write_whole(self.root / "site.yaml", text.encode())
         return PartyFolder(self.root.resolve(), site)
 
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """An empty folder for the time of a ``with``. What processes that were killed left of
+        theirs is removed first: a lock ends with the process that holds it."""
+        place = self.root / "tmp"
+        place.mkdir(mode=0o700, exist_ok=True)
+        with ExitStack() as mine:
+            with _locked(place):
+                for left in place.iterdir():
+                    with suppress(BlockingIOError), _locked(left, fcntl.LOCK_NB):
+                        shutil.rmtree(left)
+                made = Path(tempfile.mkdtemp(dir=place))
+                mine.enter_context(_locked(made))
+            mine.callback(shutil.rmtree, made, ignore_errors=True)
+            yield made
+
     def run(self, name: str) -> RunFolder:
         """What is kept of a run.
 
@@ -283,6 +304,17 @@ class PartyFolder:
             problem = "several runs begin so" if fits else f"there is no run '{name}'"
             raise JobError(f"{problem}; there are: {names}")
         return fits[0]
+
+
+@contextmanager
+def _locked(folder: Path, how: int = 0) -> Iterator[None]:
+    """Hold a folder for the time of a ``with``, or as long as this process lives."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | how)
+        yield
+    finally:
+        os.close(held)
 
 
 def here(folder: Path | None) -> PartyFolder:

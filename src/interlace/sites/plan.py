@@ -15,9 +15,10 @@ limit (:meth:`Plan.applied`), and what would go beyond it is refused.
 from __future__ import annotations
 
 import math
-import tempfile
+import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +37,13 @@ from interlace.boundary.guards.noise import Gaussian, Laplace
 from interlace.engines import InProcess
 from interlace.errors import JobError
 from interlace.job.spec import Job, MethodChoice, PartyFile
+from interlace.methods import Method
 from interlace.methods.baselines import Pooled
-from interlace.methods.catalogue import accepted, entry, is_horizontal
+from interlace.methods.catalogue import accepted, build_method, entry, is_horizontal
 from interlace.party import Party
 from interlace.serve.batch import Trained
 from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder
 
 ROWS = 1024  # of a larger table so many are rehearsed, and half as many
 # Settings that say how long a training is.
@@ -53,6 +56,19 @@ LENGTHS = (
     "local_epochs",
     "refine_epochs",
 )
+# Whole numbers among a method's settings that make nothing wider than the table is long.
+NOT_WIDE = (
+    *LENGTHS,
+    "batch_size",
+    "local_batch_size",
+    "queue",
+    "patience",
+    "early_stopping_rounds",
+    "min_rows",
+    "min_bin_rows",
+)
+NUMBER = 16  # bytes that one of a table or a layer takes, with all that is computed of it
+SHARE = 4  # of this machine's memory a rehearsal may take one part
 MARGIN = 1.2  # for what hangs on the partners' data, as the shape of trees does
 FRAME = 65_536  # bytes of each kind beside: names are longer elsewhere, a batch more
 # Over sites the driver tells partners how the run goes, which a rehearsal in one process does not.
@@ -123,6 +139,9 @@ class Plan(BaseModel):
         changes: dict[str, Any] = {"allow": allowed, "allow_also": frozenset()}
         if self.people is not None:
             changes["max_people"] = min(policy.max_people or self.people, self.people)
+        if self.epsilon is not None:  # of each process: every one is charged
+            most = math.inf if policy.max_epsilon is None else policy.max_epsilon
+            changes["max_epsilon"] = min(most, self.epsilon)
         if self.capped:
             bounds = policy.max_bytes_of
             times = 2 if again else 1
@@ -143,21 +162,21 @@ def compared(contract: Contract) -> list[MethodChoice]:
     ]
 
 
-def plan_of(party: str, file: PartyFile, contract: Contract) -> Plan:
+def plan_of(folder: PartyFolder, contract: Contract) -> Plan:
     """What a run would let out of a party.
 
     Args:
-        party: Its name.
-        file: Its party file, whose table is read.
+        folder: The party's, whose table is read.
         contract: The run.
 
     Raises:
         PolicyError: its policy does not let a kind leave that the method needs.
+        JobError: the rehearsal would take more memory than it may.
         InterlaceError: the run cannot be, as for :func:`interlace.run`.
     """
-    with tempfile.TemporaryDirectory(prefix="interlace-plan-") as scratch:
-        kind = _Scores if contract.scores else _Rehearsal
-        return kind(party, file, contract, Path(scratch)).plan()
+    kind = _Scores if contract.scores else _Rehearsal
+    with folder.scratch() as scratch:
+        return kind(folder.name, folder.read(), contract, scratch).plan()
 
 
 @dataclass(frozen=True)
@@ -181,6 +200,22 @@ class _Rehearsal:
         self.party = runner.make_party(name, self.file, label_needed=needed)
         self.choices = [contract.method, *compared(contract)]
         self.runs = 0
+        if self._memory() > _memory() / SHARE:
+            # The driver reads this: how large the table is, is not its affair.
+            raise JobError(
+                f"to rehearse it would take too much of the memory of '{name}'; ask for fewer "
+                "parties, narrower layers, or fewer bins, clusters or trees side by side"
+            )
+
+    def _memory(self) -> int:
+        """Bytes that a rehearsal takes, about, known before it takes any."""
+        rows = len(self.party) if self.horizontal else min(len(self.party), ROWS)
+        columns = max(1, len(self.party.columns))
+        wide = [columns]
+        for choice in self.choices:
+            wide += _widths(build_method(choice.name, choice.settings))
+        layers = max(wide) * sum(wide)  # no less than any two that meet
+        return NUMBER * len(self.contract.parties) * (rows * sum(wide) + layers)
 
     def plan(self) -> Plan:
         """Rehearse, and draw the lines on."""
@@ -377,7 +412,7 @@ class _Rehearsal:
                         guard.load_state({"counts": counts, "width": torch.tensor(1)})
                         epsilon += float(guard.account()["epsilon"])
                         delta += guard.delta
-                    else:  # pure: it adds up by releases
+                    elif most:  # pure: it adds up by releases
                         epsilon += claim.epsilon * most / claim.releases
         trainings = len(self.contract.seeds) * len(self.choices)
         return {
@@ -512,6 +547,27 @@ def _sent_by(party: Party) -> dict[Kind, Counts]:
         if flow.sender == party.name:
             sent[Kind(flow.kind)] += np.array([flow.messages, flow.bytes_after], dtype=np.float64)
     return dict(sent)
+
+
+def _widths(value: Any) -> Iterator[int]:
+    """Every whole number in a method's settings that can make something wide."""
+    if isinstance(value, BaseModel | Method):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        value = [inner for name, inner in value.items() if name not in NOT_WIDE]
+    if isinstance(value, list | tuple):
+        for inner in value:
+            yield from _widths(inner)
+    elif isinstance(value, int):
+        yield abs(value)
+
+
+def _memory() -> int:
+    """Bytes of memory that this machine, or its container, has."""
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # no container, or one without a limit
+        has = min(has, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return has
 
 
 def _arguments(choice: MethodChoice) -> dict[str, Any]:
