@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from interlace.errors import InterlaceError
 
-
 DAY = 24 * 3600
 
 
