@@ -4,7 +4,12 @@ from __future__ import annotations
 
 
 class InterlaceError(Exception):
-    """Base class. The message is safe to show to another party: it holds no record's values."""
+    """Base class. The message is safe to show to another party: it holds no record's values.
+
+    ``by`` is the partner whose word it is, where one over sites has said it.
+    """
+
+    by = ""
 
 
 class DataError(InterlaceError):
@@ -51,6 +56,15 @@ class PolicyError(InterlaceError):
 
 class Refused(InterlaceError):
     """A received message is not what was agreed; nothing was changed by it."""
+
+
+def of_posted(error: Exception, operation: str) -> Exception:
+    """An error of an operation that nobody waited for, which says of which."""
+    if isinstance(error, JobError | PolicyError | Refused):
+        said = type(error)(f"'{operation}', which was sent before: {error}")
+        said.by = error.by
+        return said
+    return error
 
 
 class PartyFailed(InterlaceError):

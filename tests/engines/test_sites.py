@@ -4,10 +4,11 @@ whatever a relay or a partner may do to a frame is refused and noted."""
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ from torch import Tensor
 from interlace import Federation, Party, SplitVFL
 from interlace.boundary import Ledger, Message
 from interlace.boundary.kinds import Control, Embedding, RowSelection
-from interlace.engines import sites
+from interlace.engines import InProcess, sites
 from interlace.engines.sealed import Identity, Line, Meeting
 from interlace.engines.sites import Answering, Gate, Sites, Unreachable, sides_in
 from interlace.errors import DataError, JobError, PartyAway, PartyFailed, PolicyError, Refused
@@ -32,6 +33,7 @@ class EchoSide(PassiveSide):
     """Answers what a test wants of it."""
 
     calls = 0
+    notes: ClassVar[list[str]] = []
 
     @operation
     def echo(self, rows: RowSelection) -> RowSelection:
@@ -50,6 +52,18 @@ class EchoSide(PassiveSide):
         raise {"data": DataError("bad value 7", column="income"), "python": KeyError("income 7")}[
             what["error"]
         ]
+
+    @operation
+    def note(self, what: Control) -> None:
+        """Remember what came, unless it is nothing."""
+        if what["name"] is None:
+            raise Refused("there is no name")
+        type(self).notes.append(what["name"])
+
+    @operation
+    def noted(self) -> Control:
+        """What was remembered."""
+        return {"names": type(self).notes}
 
     @operation
     def features(self) -> Embedding:
@@ -112,7 +126,7 @@ def pair(hospital: Identity, lab: Identity, monkeypatch: pytest.MonkeyPatch) -> 
     engine = Sites("hospital", MEETING, hospital, way, patience=0.2)
     engine.join("lab")
     engine.open("echo", EchoSide, "lab", "hospital")
-    EchoSide.calls = 0
+    EchoSide.calls, EchoSide.notes = 0, []
     return Pair(me, partner, engine, answering, way, Peer(me, "lab", engine, "echo"))
 
 
@@ -236,16 +250,18 @@ def test_an_answer_that_a_relay_changes_is_refused(pair: Pair) -> None:
 
 def test_a_message_announced_as_ten_gigabytes_takes_no_memory(pair: Pair) -> None:
     with pytest.raises(Refused, match=r"10,000,000,000 bytes is larger"):
-        pair.engine._frame("lab", {"do": "piece", "of": 10**10}, b"x")
+        pair.engine._frame("lab", {"do": "piece", "sizes": [10**10]}, b"x")
     assert pair.refusals() == ["unread"]
     with pytest.raises(Refused, match="not as long"):
-        pair.engine._frame("lab", {"do": "deliver", "of": 4}, b"12345")
+        pair.engine._frame("lab", {"do": "deliver", "sizes": [4]}, b"12345")
 
 
 @pytest.mark.parametrize(
     ("head", "body", "error"),
     [
-        ({"do": "deliver", "of": 3}, b"abc", Refused),
+        ({"do": "deliver", "sizes": [3]}, b"abc", Refused),
+        ({"do": "deliver", "sizes": [3, -1]}, b"abc", Refused),
+        ({"do": "deliver", "sizes": 3}, b"abc", Refused),
         ({"do": "fly"}, b"", Refused),
         ({"do": "open", "session": "s", "side": "os:system"}, b"", Refused),
         (
@@ -352,8 +368,8 @@ def test_a_partner_that_sends_less_than_it_announced_does_not_keep_the_driver(pa
     pair.answering._asked_for = short  # type: ignore[method-assign]
     with pytest.raises(Refused, match=r"announced .* and sent"):
         pair.peer.ask(EchoSide.large, {"rows": 3000})
-    for size in (None, "1", 10**12):
-        pair.answering._asked_for = lambda _head, _body, size=size: ({"of": size}, b"")  # type: ignore[method-assign,misc]
+    for sizes in (None, "1", ["1"], [-1], [10**12], [0, 0]):
+        pair.answering._asked_for = lambda _head, _body, sizes=sizes: ({"sizes": sizes}, b"")  # type: ignore[method-assign,misc]
         with pytest.raises(Refused, match="too many bytes"):
             pair.peer.ask(EchoSide.echo, ROWS)
 
@@ -364,6 +380,224 @@ def test_a_reason_moves_no_cursor(pair: Pair) -> None:
     pair.way.back = lambda _answer: b"-\x1b]0;owned\x07"
     with pytest.raises(Refused, match=r"^ \]0;owned $"):
         pair.peer.ask(EchoSide.echo, ROWS)
+
+
+# -- what nobody waits for ------------------------------------------------------------------------
+
+
+def _passed(party: Party) -> list[tuple[Any, ...]]:
+    return [
+        (e.direction, e.operation, e.kind, e.shape, e.bytes_after, e.round)
+        for e in party.boundary.ledger.entries()
+    ]
+
+
+def test_what_is_posted_goes_in_one_frame_with_what_is_asked_next(pair: Pair) -> None:
+    pair.peer.post(EchoSide.note, {"name": "a"})
+    pair.peer.post(EchoSide.note, {"name": "b"})
+    assert EchoSide.notes == []
+    before = len(pair.way.sent)
+    assert pair.peer.ask(EchoSide.noted) == {"names": ["a", "b"]}
+    assert len(pair.way.sent) == before + 1
+
+
+def test_each_posted_message_is_noted_as_if_it_had_been_waited_for(pair: Pair) -> None:
+    def notes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        return _passed(pair.driver), _passed(pair.partner)
+
+    def new(before: Any, after: Any) -> list[list[tuple[Any, ...]]]:
+        return [sorted(b[len(a) :]) for a, b in zip(before, after, strict=True)]
+
+    start = notes()
+    for name in "ab":
+        pair.peer.ask(EchoSide.note, {"name": name})
+        pair.peer.ask(EchoSide.echo, ROWS)
+    middle = notes()
+    for name in "ab":
+        pair.peer.post(EchoSide.note, {"name": name})
+        pair.peer.ask(EchoSide.echo, ROWS)
+    waited, posted = new(start, middle), new(middle, notes())
+    assert waited == posted
+    assert sum(row[:2] == ("received", "note") for row in posted[0]) == 2  # that they are done
+
+
+@pytest.mark.parametrize("wire", [None, False, True])
+def test_an_error_of_what_was_posted_is_raised_next_and_names_it(
+    pair: Pair, wire: bool | None
+) -> None:
+    """The same over sites (``None``) and in one process."""
+    peer = pair.peer
+    if wire is not None:
+        engine = InProcess([pair.driver, pair.partner], wire=wire)
+        peer = Peer(pair.driver, "lab", engine, "echo")
+    for name in ("a", None, "b"):
+        peer.post(EchoSide.note, {"name": name})
+    with pytest.raises(Refused, match="'note', which was sent before: there is no name"):
+        peer.ask(EchoSide.echo, ROWS)
+    assert EchoSide.notes == ["a"]
+    assert EchoSide.calls == 0
+    peer.post(EchoSide.quote, {"error": "python"})
+    with pytest.raises(PartyFailed, match="'lab' could not answer 'quote'") as failed:
+        peer.settle()
+    assert "income" not in str(failed.value)
+    assert torch.equal(peer.ask(EchoSide.echo, ROWS), ROWS)  # the site goes on
+
+
+def test_what_follows_a_failure_in_its_frame_is_refused_and_noted(pair: Pair) -> None:
+    for name in (None, "b"):
+        pair.peer.post(EchoSide.note, {"name": name})
+    with pytest.raises(Refused):
+        pair.peer.ask(EchoSide.echo, ROWS)
+    assert pair.refusals() == ["note", "echo"]
+
+
+def test_a_policy_counts_each_posted_message(pair: Pair) -> None:
+    boundary = pair.partner.boundary
+    boundary.policy = boundary.policy.model_copy(update={"max_requests": boundary.requests + 2})
+    for name in "abc":
+        pair.peer.post(EchoSide.note, {"name": name})
+    with pytest.raises(Refused, match=r"'note', which was sent before: .* at most 2"):
+        pair.peer.settle()
+    assert EchoSide.notes == ["a", "b"]
+
+
+@pytest.mark.parametrize("where", ["there", "back"])
+def test_a_lost_frame_with_posted_messages_is_carried_out_once(pair: Pair, where: str) -> None:
+    lost = iter([True, True])
+    setattr(pair.way, where, lambda frame: None if next(lost, False) else frame)
+    pair.peer.post(EchoSide.note, {"name": "a"})
+    assert torch.equal(pair.peer.ask(EchoSide.echo, ROWS), ROWS)
+    assert (EchoSide.notes, EchoSide.calls) == (["a"], 1)
+
+
+def test_what_is_posted_does_not_pile_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "MOST_TOGETHER", 4)
+    for name in "abc":
+        pair.peer.post(EchoSide.note, {"name": name})
+    assert EchoSide.notes == ["a", "b", "c"]
+    monkeypatch.setattr(sites, "PIECE", 1000)
+    pair.peer.post(EchoSide.note, {"name": "x" * 2000})
+    assert len(EchoSide.notes) == 4
+    pair.peer.post(EchoSide.note, {"name": "d"})
+    many = torch.arange(1000)  # for which there is no room in the same frame
+    assert torch.equal(pair.peer.ask(EchoSide.echo, many), many)
+    assert EchoSide.notes[-1] == "d"
+
+
+def test_only_what_has_no_answer_can_be_posted(pair: Pair) -> None:
+    with pytest.raises(TypeError, match="'noted' has an answer"):
+        pair.peer.post(EchoSide.noted)  # type: ignore[arg-type]
+
+
+def test_a_conversation_opens_after_what_was_posted(pair: Pair) -> None:
+    pair.peer.post(EchoSide.note, {"name": "a"})
+    pair.engine.open("other", EchoSide, "lab", "hospital")
+    assert EchoSide.notes == ["a"]
+
+
+def test_a_training_that_is_resumed_has_lost_nothing_that_was_posted(
+    hospital: Identity, lab: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backward is held back when the epoch's checkpoint is asked for, and another when the
+    driver falls out."""
+    monkeypatch.setattr(sites, "PAUSE", 0.0)
+    me, partner = _parties()
+
+    def federation(job: str) -> Federation:
+        for party in (me, partner):
+            party.folder = tmp_path / party.name
+            party.train_anew(5)
+        answering = Answering(
+            "lab",
+            "hospital",
+            Meeting("digest", job),
+            lab,
+            gate=lambda: Gate("approved"),
+            party=lambda: partner,
+            sides=sides_in(
+                [f"interlace.{m}" for m in ("methods.vertical.split", "align.dh", "party.run")]
+            ),
+        )
+        engine = Sites(
+            "hospital", Meeting("digest", job), hospital, Way(answering.receive), patience=0.2
+        )
+        engine.join("lab")
+        return Federation(me, ["lab"], engine)
+
+    method = {"epochs": 3, "batch_size": 16, "validation": 0.0}
+    whole = SplitVFL(**method).fit(federation("one"), checkpoint="whole")
+    step, steps = SplitVFL._step, iter(range(7))  # 5 batches make an epoch
+
+    def failing(self: SplitVFL, *args: Any) -> Tensor:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return cast("Tensor", step(self, *args))
+
+    monkeypatch.setattr(SplitVFL, "_step", failing)
+    with pytest.raises(KeyboardInterrupt):
+        SplitVFL(**method).fit(federation("two"), checkpoint="cut")
+    monkeypatch.setattr(SplitVFL, "_step", step)
+    resumed = SplitVFL(**method).fit(federation("three"), checkpoint="cut")
+    assert [e.number for e in resumed.history_] == [1, 2, 3]
+    for a, b in zip(whole.top_.parameters(), resumed.top_.parameters(), strict=True):
+        assert torch.equal(a, b)
+    for name in ("whole", "cut"):
+        (resumed if name == "cut" else whole).save(name)
+    ours, theirs = (
+        (tmp_path / "lab" / "models" / name / "state.safetensors").read_bytes()
+        for name in ("whole", "cut")
+    )
+    assert ours == theirs
+
+
+# -- several partners at once ----------------------------------------------------------------------
+
+
+def test_partners_who_are_started_work_at_once(
+    hospital: Identity, authority: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(2, timeout=20)  # nobody passes alone
+
+    class MeetingSide(PassiveSide):
+        @operation
+        def meet(self) -> Control:
+            together.wait()
+            return {"name": self.party.name}
+
+    me, _ = _parties()
+    engine_carry: dict[str, Callable[[bytes], bytes]] = {}
+    engine = Sites(
+        "hospital",
+        MEETING,
+        hospital,
+        lambda party, frame, _seconds: engine_carry[party](frame),
+        patience=0.2,
+    )
+    peers = {}
+    for name in ("lab", "registry"):
+        partner = Party(name, pl.DataFrame({"id": [1, 2], "x": [0.0, 1.0]}))
+        answering = Answering(
+            name,
+            "hospital",
+            MEETING,
+            authority.issue(name),
+            gate=lambda: Gate("approved"),
+            party=lambda partner=partner: partner,  # type: ignore[misc]
+            sides=[MeetingSide],
+        )
+        engine_carry[name] = answering.receive
+        engine.join(name)
+        engine.open("meet", MeetingSide, name, "hospital")
+        peers[name] = Peer(me, name, engine, "meet")
+    asked = [peer.start(MeetingSide.meet) for peer in peers.values()]
+    assert [answer()["name"] for answer in asked] == ["lab", "registry"]
+
+
+def test_an_error_of_what_was_started_is_raised_where_it_is_waited_for(pair: Pair) -> None:
+    answer = pair.peer.start(EchoSide.quote, {"error": "data"})
+    assert torch.equal(pair.peer.ask(EchoSide.echo, ROWS), ROWS)  # in turn
+    with pytest.raises(PartyFailed, match="quote"):
+        answer()
 
 
 # -- hellos ----------------------------------------------------------------------------------------

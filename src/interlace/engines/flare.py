@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nvflare.collab.api.context import get_call_context, set_call_context
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
@@ -75,9 +76,11 @@ def carry_by_calls(call: Callable[[str, float], Any], aborted: Aborted) -> Carry
         call: The proxy of a site, whose calls may take so many seconds.
         aborted: Whether FLARE has ended the job.
     """
+    context = get_call_context()  # of this thread; several partners are asked from others
 
     def carry(party: str, frame: bytes, seconds: float) -> bytes:
         _still_on(aborted, party)
+        set_call_context(context)
         try:
             return bytes(call(party, seconds).receive(frame))
         except Exception as e:  # Collab raises whatever the other side did

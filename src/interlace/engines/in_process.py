@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from interlace.boundary import Message
 from interlace.boundary.message import decode
-from interlace.errors import JobError
+from interlace.errors import JobError, of_posted
 from interlace.party import Party, PassiveSide
 
 
@@ -22,6 +22,7 @@ class InProcess:
     def __init__(self, parties: Iterable[Party], *, wire: bool = False) -> None:
         self.parties = {party.name: party for party in parties}
         self.wire = wire
+        self._failed: dict[str, Exception] = {}  # what was posted to a party and went wrong
 
     def open(self, session: str, side: type[PassiveSide], party: str, partner: str) -> None:
         """Have a party take part, with this passive side, in a conversation ``partner`` drives."""
@@ -29,9 +30,29 @@ class InProcess:
 
     def deliver(self, message: Message) -> Message:
         """Bring a message to its receiver and its answer back."""
+        self.settle(message.receiver)
         if message.receiver not in self.parties:
             raise JobError(f"there is no party '{message.receiver}' in this federation")
         receiver = self.parties[message.receiver]
         if not self.wire:
             return receiver.answer(message)
         return decode(receiver.answer(decode(message.encode())).encode())
+
+    def start(self, message: Message) -> Callable[[], Message]:
+        """The same: in one process there is nothing to go on with."""
+        answer = self.deliver(message)
+        return lambda: answer
+
+    def post(self, message: Message, then: Callable[[Message], None]) -> None:
+        """Bring a message to its receiver; an error is kept until that is next asked."""
+        if message.receiver in self._failed:
+            return
+        try:
+            then(self.deliver(message))
+        except Exception as e:
+            self._failed[message.receiver] = of_posted(e, message.operation)
+
+    def settle(self, party: str) -> None:
+        """Raise what went wrong with what was posted to a party."""
+        if party in self._failed:
+            raise self._failed.pop(party)

@@ -7,34 +7,50 @@
       │ ◄─────────────────────────────── hello ──  │
       │ ── state ───────────────────────────────►  │   approved, waiting, refused
       │ ── open(session, side) ─────────────────►  │
-      │ ── piece … piece, deliver(message) ─────►  │   Party.answer
-      │ ◄───────────── answer, its first piece ──  │
+      │ ── piece … piece, deliver(messages) ────►  │   Party.answer, one after the other
+      │ ◄──────────── answers, the first piece ──  │
       │ ── more … ──────────────────────────────►  │   the pieces that are left
       │ ── end ─────────────────────────────────►  │
 
 All but the first line travels in sealed frames that are numbered. Each frame is carried out once:
 when an answer is lost the driver asks again, and gets the answer that was given.
+
+A frame costs milliseconds, so a message whose answer says only that it is done is held back, and
+goes in one frame with the next to that partner. Each is still a message of its own: checked,
+answered and noted by itself. After one that fails, nothing else of its frame is carried out.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Literal, NamedTuple
 
 from interlace.boundary import Message
 from interlace.boundary.message import MAX_MESSAGE_BYTES, decode
 from interlace.engines.sealed import Identity, Line, Meeting
-from interlace.errors import InterlaceError, JobError, PartyAway, PartyFailed, PolicyError, Refused
+from interlace.errors import (
+    InterlaceError,
+    JobError,
+    PartyAway,
+    PartyFailed,
+    PolicyError,
+    Refused,
+    of_posted,
+)
 from interlace.party import Party, PassiveSide
 
 PIECE = 2**22  # bytes of a message in one frame
 CALL_SECONDS = 30.0  # how long one frame is waited for before it is asked what became of it
 PAUSE = 0.5  # seconds between two such questions
+MOST_TOGETHER = 64  # messages in one frame
+AT_ONCE = 32  # partners that are asked at the same time
 MOST_NOTED = 1000  # frames that were nobody's; more of them would fill a disk
 
 # The first byte of what travels, in clear.
@@ -66,8 +82,25 @@ class Gate(NamedTuple):
     word: str = ""
 
 
+class _Posted(NamedTuple):
+    """A message that is held back, and what takes its answer."""
+
+    message: Message
+    blob: bytes
+    then: Callable[[Message], None]
+
+
+class _Came(NamedTuple):
+    """The answers to the first of some messages, and why there is none to the one after these."""
+
+    answers: list[bytes]
+    error: Exception | None = None
+
+
 class Sites:
     """The driver's end: an engine that reaches each partner over a sealed line.
+
+    A partner is asked one thing at a time, several partners at once (:meth:`start`).
 
     Args:
         me: The driver's name.
@@ -93,6 +126,9 @@ class Sites:
         self._lines: dict[str, Line] = {}
         self._numbers: dict[str, int] = {}
         self._owed: dict[str, bytes] = {}  # frames of partners who have been away since
+        self._posted: dict[str, list[_Posted]] = {}
+        self._going: dict[str, Future[_Came]] = {}  # what partners are being asked
+        self._threads = ThreadPoolExecutor(AT_ONCE, "ask")
 
     @property
     def joined(self) -> list[str]:
@@ -113,11 +149,13 @@ class Sites:
 
     def state(self, party: str) -> Gate:
         """Whether a partner takes part."""
+        self._wait_for(party)
         told, _ = self._frame(party, {"do": "state"}, b"")
         return Gate(told["state"], _legible(told["reason"]), str(told["word"]))
 
     def open(self, session: str, side: type[PassiveSide], party: str, partner: str) -> None:
         """Have a party take part, with this passive side, in a conversation ``partner`` drives."""
+        self.settle(party)
         where = f"{side.__module__}:{side.__qualname__}"
         self._frame(party, {"do": "open", "session": session, "side": where}, b"")
 
@@ -129,37 +167,128 @@ class Sites:
             PartyFailed: it could not answer; the reason is in its own log.
             Refused, PolicyError, JobError: it did not want to; the text says why.
         """
-        party, blob = message.receiver, message.encode()
+        posted = self._next(message.receiver)
+        return self._taken(self._brought(message.receiver, posted, message), posted)
+
+    def start(self, message: Message) -> Callable[[], Message]:
+        """Bring a message to its receiver in a thread of its own.
+
+        Returns:
+            What waits for the answer, and raises as :meth:`deliver` does.
+        """
+        posted = self._next(message.receiver)
+        going = self._threads.submit(self._brought, message.receiver, posted, message)
+        self._going[message.receiver] = going
+        return lambda: self._taken(going.result(), posted)
+
+    def post(self, message: Message, then: Callable[[Message], None]) -> None:
+        """Hold a message back until its receiver is asked something, or much has come together."""
+        held = self._posted.setdefault(message.receiver, [])
+        held.append(_Posted(message, message.encode(), then))
+        if len(held) >= MOST_TOGETHER - 1 or sum(len(p.blob) for p in held) > PIECE:
+            self.settle(message.receiver)
+
+    def settle(self, party: str) -> None:
+        """Bring a party what was posted to it, and raise what went wrong."""
+        if posted := self._next(party):
+            self._taken(self._brought(party, posted), posted)
+
+    def _next(self, party: str) -> list[_Posted]:
+        """What goes with the next message to a party, which is asked nothing else meanwhile."""
+        self._wait_for(party)
         if party not in self._lines:
             raise JobError(f"there is no party '{party}' in this run")
+        return self._posted.pop(party, [])
+
+    def _wait_for(self, party: str) -> None:
+        if party in self._going:
+            wait([self._going.pop(party)])
+
+    def _brought(
+        self, party: str, posted: Sequence[_Posted], message: Message | None = None
+    ) -> _Came:
+        """Bring a party what was posted to it and a message; in one frame, if that holds both."""
+        names, blobs = [p.message.operation for p in posted], [p.blob for p in posted]
+        if message is None:
+            return self._asked(party, names, blobs)
+        blob = message.encode()
+        if posted and sum(map(len, blobs)) + len(blob) > PIECE:
+            before = self._asked(party, names, blobs)
+            if before.error is not None:
+                return before
+            last = self._asked(party, [message.operation], [blob])
+            return _Came([*before.answers, *last.answers], last.error)
+        return self._asked(party, [*names, message.operation], [*blobs, blob])
+
+    def _taken(self, came: _Came, posted: Sequence[_Posted]) -> Message:
+        """The last answer, once those to what was posted have been taken."""
+        answers = [decode(answer) for answer in came.answers]
+        for held, answer in zip(posted, answers, strict=False):
+            held.then(answer)
+        if came.error is None:
+            return answers[-1]
+        if len(answers) < len(posted):
+            raise of_posted(came.error, posted[len(answers)].message.operation)
+        raise came.error
+
+    def _asked(self, party: str, names: Sequence[str], blobs: Sequence[bytes]) -> _Came:
+        """What a partner answers to messages, by their operations' names and as bytes."""
+        sizes, blob = [len(b) for b in blobs], b"".join(blobs)
         sent, size = 0, len(blob)
         while size - sent > PIECE:
-            self._frame(party, {"do": "piece", "of": size}, blob[sent : sent + PIECE])
+            self._frame(party, {"do": "piece", "sizes": sizes}, blob[sent : sent + PIECE])
             sent += PIECE
             self.progress(f"sending {size / 1e6:,.0f} MB to {party}", sent / size)
-        ask = {"do": "deliver", "of": size}
-        told, got = self._frame(party, ask, blob[sent:], message.operation)
-        due = told.get("of")
-        if type(due) is not int or due > MAX_MESSAGE_BYTES:
-            raise Refused(f"'{party}' answers '{message.operation}' by too many bytes")
-        pieces, came = [got], len(got)
-        while came < due:
-            _, got = self._frame(party, {"do": "more"}, b"", message.operation)
+        told, got = self._answer(party, {"do": "deliver", "sizes": sizes}, blob[sent:])
+        due = told.get("sizes", [])
+        if not _are_sizes(due) or len(due) > len(sizes) or sum(due) > MAX_MESSAGE_BYTES:
+            raise Refused(f"'{party}' answers '{names[-1]}' by too many bytes")
+        pieces, came, whole = [got], len(got), sum(due)
+        while came < whole:
+            _, got = self._frame(party, {"do": "more"}, b"", names[-1])
             if not got:
-                raise Refused(f"'{party}' announced {due:,} bytes and sent {came:,}")
+                raise Refused(f"'{party}' announced {whole:,} bytes and sent {came:,}")
             pieces.append(got)
             came += len(got)
-            self.progress(f"receiving {due / 1e6:,.0f} MB from {party}", came / due)
-        return decode(b"".join(pieces))
+            self.progress(f"receiving {whole / 1e6:,.0f} MB from {party}", came / whole)
+        answers = _cut(b"".join(pieces), due)
+        if (error := told.get("error")) is not None and len(answers) < len(names):
+            return _Came(answers, self._error(told, party, names[len(answers)]))
+        if error is not None or len(answers) < len(names):
+            raise Refused(f"'{party}' does not answer all that it was asked")
+        return _Came(answers)
 
     def end(self, party: str, outcome: str, reason: str) -> None:
         """Let a partner know what the run came to, and that it will be asked nothing more."""
+        self._wait_for(party)
         self._frame(party, {"do": "end", "outcome": outcome, "reason": reason}, b"")
 
     def _frame(
         self, party: str, head: dict[str, Any], body: bytes, operation: str = ""
     ) -> tuple[dict[str, Any], bytes]:
         """One numbered frame and its answer.
+
+        Raises:
+            Exception: what the partner says went wrong.
+        """
+        told, got = self._answer(party, head, body)
+        if told.get("error") is not None:
+            raise self._error(told, party, operation or head["do"])
+        return told, got
+
+    def _error(self, told: dict[str, Any], party: str, operation: str) -> Exception:
+        """What a partner says went wrong."""
+        failed = _legible(told["error"])
+        if failed in _TOLD:
+            error = _TOLD[failed](_legible(told.get("text", "")))
+            error.by = party
+            return error
+        return PartyFailed(party, operation, f"{failed}; its own log says more")
+
+    def _answer(
+        self, party: str, head: dict[str, Any], body: bytes
+    ) -> tuple[dict[str, Any], bytes]:
+        """What answers a numbered frame.
 
         No number is used twice, and none is left out. So a partner who was away, and is back, is
         first asked for the answer that it owes, which nobody waits for any more.
@@ -171,13 +300,7 @@ class Sites:
         self._owed[party] = sealed = line.seal(number, _packed(head, body))
         answer = self._carried(party, _FRAME, number, sealed)
         del self._owed[party]
-        told, got = _unpacked(line.open(number, answer))
-        if told.get("error") is None:
-            return told, got
-        failed = _legible(told["error"])
-        if failed in _TOLD:
-            raise _TOLD[failed](_legible(told["text"]))
-        raise PartyFailed(party, operation or head["do"], f"{failed}; its own log says more")
+        return _unpacked(line.open(number, answer))
 
     def _carried(self, party: str, what: bytes, number: int, sealed: bytes) -> bytes:
         """Bring something to a party until it has answered, however often the way fails."""
@@ -302,9 +425,7 @@ class Answering:
                 raise Refused(f"party '{self.me}' has not approved this run ({gate.state})")
             return self._asked_for(head, body)
         except Exception as e:
-            log.exception("'%s' could not be answered", head.get("do"))
-            error = type(e).__name__
-            return {"error": error, "text": str(e) if error in _TOLD else ""}, b""
+            return _failure(e, str(head.get("do"))), b""
 
     def _asked_for(self, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         if head["do"] == "open":
@@ -318,29 +439,44 @@ class Answering:
             return {}, bytes(piece)
         if head["do"] not in ("piece", "deliver"):
             raise Refused(f"there is nothing called '{str(head['do'])[:40]}' to do")
-        due, came = head["of"], sum(map(len, self._pieces)) + len(body)
-        whole = head["do"] == "deliver"
-        if type(due) is not int or due > self.most_bytes or came > due or (whole and came < due):
+        sizes: list[int] = head["sizes"] if _are_sizes(head.get("sizes")) else []
+        announced, whole = 0 < len(sizes) <= MOST_TOGETHER, head["do"] == "deliver"
+        due, came = sum(sizes), sum(map(len, self._pieces)) + len(body)
+        if not announced or due > self.most_bytes or came > due or (whole and came < due):
             self._pieces = []
             raise self._refusal(
                 f"a message of {due:,} bytes is larger than the {self.most_bytes:,} that party "
                 f"'{self.me}' takes"
-                if type(due) is int and due > self.most_bytes
+                if due > self.most_bytes
                 else "a message's pieces are not as long as was announced"
             )
         self._pieces.append(body)
         if not whole:
             return {}, b""
         blob, self._pieces = b"".join(self._pieces), []
+        return self._delivered(_cut(blob, sizes))
+
+    def _delivered(self, blobs: Iterable[bytes]) -> tuple[dict[str, Any], bytes]:
+        """Have the party answer messages, one after the other, as far as it can."""
         try:
-            message = decode(blob)
+            messages = [decode(blob) for blob in blobs]
         except Refused as e:
             raise self._refusal(str(e)) from None
-        if message.sender != self.driver:
-            raise self.party.boundary.refusal(message, "its sender is not who sent it")
-        answer = self.party.answer(message).encode()
-        self._rest = memoryview(answer)[PIECE:]
-        return {"of": len(answer)}, answer[:PIECE]
+        answers: list[bytes] = []
+        failure: dict[str, Any] = {}
+        for message in messages:
+            if failure:
+                self.party.boundary.refusal(message, "what was to be done before it failed")
+                continue
+            try:
+                if message.sender != self.driver:
+                    raise self.party.boundary.refusal(message, "its sender is not who sent it")
+                answers.append(self.party.answer(message).encode())
+            except Exception as e:
+                failure = _failure(e, message.operation)
+        whole = b"".join(answers)
+        self._rest = memoryview(whole)[PIECE:]
+        return {"sizes": [len(a) for a in answers], **failure}, whole[:PIECE]
 
     @property
     def party(self) -> Party:
@@ -365,6 +501,24 @@ class Answering:
 
 class _Unseen(Exception):
     """The frame that is asked after has not come."""
+
+
+def _failure(error: Exception, what: str) -> dict[str, str]:
+    """What the driver hears of an error; this party's own log has all of it."""
+    log.error("'%s' could not be answered", what, exc_info=error)
+    name = type(error).__name__
+    return {"error": name, "text": str(error) if name in _TOLD else ""}
+
+
+def _are_sizes(sent: object) -> bool:
+    """Whether somebody else's word lists numbers of bytes."""
+    return isinstance(sent, list) and all(type(n) is int and n >= 0 for n in sent)
+
+
+def _cut(blob: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """A blob in pieces of these sizes."""
+    ends = list(itertools.accumulate(sizes))
+    return [blob[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def _legible(text: object) -> str:

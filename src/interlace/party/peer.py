@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from interlace.boundary import Message
-from interlace.party.operation import PassiveSide, read_operation
+from interlace.party.operation import Operation, PassiveSide, read_operation
 from interlace.party.party import Party
 
 P = ParamSpec("P")
@@ -27,6 +27,25 @@ class Engine(Protocol):
         Raises:
             PartyFailed: the receiver could not answer.
         """
+        ...
+
+    def start(self, message: Message) -> Callable[[], Message]:
+        """Bring a message to its receiver while others are asked; what is returned waits for the
+        answer, and raises as :meth:`deliver` does."""
+        ...
+
+    def post(self, message: Message, then: Callable[[Message], None]) -> None:
+        """Bring a message to its receiver with the next one that is answered, at the latest.
+
+        Args:
+            message: What asks for nothing in return.
+            then: Takes the answer, that it is done, when the receiver is next asked. What went
+                wrong is raised then too, and what was to follow is not carried out.
+        """
+        ...
+
+    def settle(self, party: str) -> None:
+        """Bring a party what was posted to it, and raise what went wrong."""
         ...
 
 
@@ -52,21 +71,58 @@ class Peer:
         Raises:
             PolicyError: a party's policy does not let a value leave.
             Refused: a value is not what the operation's signature promises.
-            PartyFailed: the partner could not answer.
+            PartyFailed: the partner could not answer, or not carry out what was posted before.
         """
+        asked, operation = self._released(op, args, kwargs)
+        return cast(R, self._admitted(self.engine.deliver(asked), asked, operation))
+
+    def start(
+        self, op: Callable[Concatenate[S, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Callable[[], R]:
+        """Ask, and go on: other partners can be asked meanwhile, and work be done here.
+
+        Returns:
+            What waits for the answer. Everything is raised as :meth:`ask` does, here or there.
+        """
+        asked, operation = self._released(op, args, kwargs)
+        answer = self.engine.start(asked)
+        return lambda: cast(R, self._admitted(answer(), asked, operation))
+
+    def post(
+        self, op: Callable[Concatenate[S, P], None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Have the partner carry out an operation that gives nothing back, without waiting.
+
+        It is carried out before whatever the partner is asked next, and travels with that. An
+        error is raised then. So what must have been done before something is done here, as a
+        checkpoint, is asked (:meth:`ask`), and what takes long is started (:meth:`start`).
+        """
+        asked, operation = self._released(op, args, kwargs)
+        if operation.gives:
+            raise TypeError(f"'{operation.name}' has an answer, which has to be waited for")
+
+        def done(answer: Message) -> None:
+            self._admitted(answer, asked, operation)
+
+        self.engine.post(asked, done)
+
+    def settle(self) -> None:
+        """Have what was posted carried out, and raise what went wrong."""
+        self.engine.settle(self.name)
+
+    def _released(
+        self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Message, Operation]:
         operation = read_operation(op)
-        boundary = self.me.boundary
         values = (*args, *(kwargs[slot.name] for slot in operation.takes[len(args) :]))
-        asked = boundary.release(
-            self.session,
-            operation.name,
-            self.name,
-            operation.takes,
-            values,  # type: ignore[arg-type]
-        )
-        answer = self.engine.deliver(asked)
+        slots = operation.takes
+        asked = self.me.boundary.release(self.session, operation.name, self.name, slots, values)
+        return asked, operation
+
+    def _admitted(self, answer: Message, asked: Message, operation: Operation) -> Any:
+        boundary = self.me.boundary
         due = (self.name, self.session, operation.name, asked.round)
         if (answer.sender, answer.session, answer.operation, answer.round) != due:
             raise boundary.refusal(answer, "it answers something else than was asked")
         got: list[Any] = boundary.admit(answer, operation.gives)
-        return cast(R, got[0] if got else None)
+        return got[0] if got else None

@@ -97,20 +97,21 @@ class JointModel(Method):
         )
         self.history_: list[Epoch] = []
         self._meet(fed, self._open(fed))
-        self.widths_: dict[str, int] = {}
+        begun = {}
         for name, peer in self.peers_.items():
             held_out = fed.alignment.position(name)[fed.held_out]
-            answer = peer.ask(
-                BottomSide.begin,
-                torch.from_numpy(held_out[held_out >= 0]),
-                settings.model_dump(mode="json"),
-            )
-            self.widths_[name] = whole_number(answer, "width", MOST_WIDTH, least=1)
+            rows = torch.from_numpy(held_out[held_out >= 0])
+            begun[name] = peer.start(BottomSide.begin, rows, settings.model_dump(mode="json"))
         self.own_: Bottom | None = None
-        widths = list(self.widths_.values())
         if fed.active.columns:
             learn_from = np.setdiff1d(np.arange(len(fed.active)), fed.held_out)
             self.own_ = Bottom.fit(fed.active, settings, learn_from)
+        self.widths_ = {
+            name: whole_number(answer(), "width", MOST_WIDTH, least=1)
+            for name, answer in begun.items()
+        }
+        widths = list(self.widths_.values())
+        if self.own_ is not None:
             widths.append(self.own_.width)
         self._assemble(widths)
 
@@ -127,18 +128,19 @@ class JointModel(Method):
 
     def _keep(self) -> None:
         for peer in self.peers_.values():
-            peer.ask(BottomSide.keep)
+            peer.post(BottomSide.keep)
         if self.own_ is not None:
             self.own_.keep()
         self.best_top_ = {k: v.clone() for k, v in self.top_.state_dict().items()}
 
     def _recall(self) -> None:
-        for peer in self.peers_.values():
-            peer.ask(BottomSide.recall)
+        back = [peer.start(BottomSide.recall) for peer in self.peers_.values()]
         if self.own_ is not None:
             self.own_.recall()
         if self.best_top_ is not None:
             self.top_.load_state_dict(self.best_top_)
+        for done in back:
+            done()
 
     # -- predicting ---------------------------------------------------------------------------
 
@@ -161,12 +163,14 @@ class JointModel(Method):
         for start in range(0, len(rows), CHUNK):
             chunk = slice(start, start + CHUNK)
             count = len(rows[chunk])
-            cuts = [
-                self._expect(name, peer.ask(BottomSide.embed, where[name][chunk]), count)
+            asked = {
+                name: peer.start(BottomSide.embed, where[name][chunk])
                 for name, peer in self.peers_.items()
-            ]
+            }
+            own = []
             if self.own_ is not None:
-                cuts.append(self.own_.embed(torch.from_numpy(rows[chunk])))
+                own.append(self.own_.embed(torch.from_numpy(rows[chunk])))
+            cuts = [self._expect(name, answer(), count) for name, answer in asked.items()] + own
             with torch.no_grad():
                 out.append(self.top_(cuts))
         return torch.cat(out)
@@ -196,8 +200,9 @@ class JointModel(Method):
 
     def save(self, name: str) -> None:
         """Every party keeps its own part of the model under ``name`` in its own folder."""
-        for peer in self.peers_.values():
-            peer.ask(BottomSide.save, {"name": name})
+        saved = [peer.start(BottomSide.save, {"name": name}) for peer in self.peers_.values()]
+        for done in saved:
+            done()
         write_state(self.active_.path("models", name), self._state(EarlyStopping(None)))
 
     def load(self, name: str, federation: Federation) -> Self:
@@ -212,8 +217,10 @@ class JointModel(Method):
         return self
 
     def _checkpoint(self, fed: Federation, name: str, epoch: int, stopping: EarlyStopping) -> None:
-        for peer in self.peers_.values():
-            peer.ask(BottomSide.checkpoint, {"name": name, "epoch": epoch})
+        at = {"name": name, "epoch": epoch}
+        kept = [peer.start(BottomSide.checkpoint, at) for peer in self.peers_.values()]
+        for done in kept:
+            done()
         state = self._state(stopping)
         state.meta["made_for"] = self._fingerprint(fed)
         write_checkpoint(fed.active, name, epoch, state)
@@ -361,6 +368,8 @@ class JointTraining(JointModel):
                 break
         if len(aside):
             self._recall()
+        for peer in self.peers_.values():
+            peer.settle()
         return self
 
     def _optimisers(self) -> list[torch.optim.Optimizer]:
@@ -372,7 +381,7 @@ class JointTraining(JointModel):
         rate = self.optimisation.rate(epoch, self.epochs)
         if rate != before:
             for peer in self.peers_.values():
-                peer.ask(BottomSide.schedule, {"rate": rate})
+                peer.post(BottomSide.schedule, {"rate": rate})
             for optimiser in self._optimisers():
                 set_rate(optimiser, rate)
         return rate

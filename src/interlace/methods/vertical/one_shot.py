@@ -437,10 +437,13 @@ class OneShotVFL(JointModel):
         boundary.round += 1
         where = self._where(fed, cast.rows, cast.held)
         unlabelled = self._where(fed, cast.unlabelled, cast.unlabelled_held)
+        asked = {
+            name: peer.start(OneShotSide.represent, where[name], unlabelled[name])
+            for name, peer in self.peers_.items()
+        }
         views = []
-        for (name, peer), held in zip(self.peers_.items(), cast.held.T, strict=False):
-            h = peer.ask(OneShotSide.represent, where[name], unlabelled[name])
-            views.append(_spread(self._expect(name, h, len(where[name])), held))
+        for (name, answer), held in zip(asked.items(), cast.held.T, strict=False):
+            views.append(_spread(self._expect(name, answer(), len(where[name])), held))
         if self.own_ is not None:
             views.append(self.own_.embed(torch.from_numpy(cast.rows)))
         cuts = [view.requires_grad_() for view in complete(views, cast.held)]
@@ -448,16 +451,17 @@ class OneShotVFL(JointModel):
         # The sum over people, so that every row of the gradient has the same scale.
         loss = F.cross_entropy(self.top_(cuts), cast.y, reduction="sum")
         gradients = torch.autograd.grad(loss, cuts)
+        told, learning = settings.model_dump(mode="json"), []
         for k, (name, peer) in enumerate(self.peers_.items()):
             held = cast.held[:, k]
             classes = torch.bincount(cast.y[held]).count_nonzero()
             boundary.about(where[name])
-            peer.ask(
-                OneShotSide.learn, gradients[k][held], classes, settings.model_dump(mode="json")
-            )
+            learning.append(peer.start(OneShotSide.learn, gradients[k][held], classes, told))
         if self.own_ is not None:
             self.learner_ = LocalLearner(self.own_, settings, self.objective_.outputs)
             self._learn_own(cast, settings.epochs, cast.unlabelled[:0], cast.y[:0])
+        for done in learning:
+            done()
 
     def _learn_own(self, cast: _Cast, epochs: int, rows: Rows, y: Tensor) -> None:
         """Some epochs more at the active party, with some of its rows labelled besides."""
@@ -480,14 +484,17 @@ class OneShotVFL(JointModel):
         fed.active.boundary.round += 1
         views = _Views([], [], [])
         where = self._where(fed, cast.rows, cast.held)
-        for (name, peer), held in zip(self.peers_.items(), cast.held.T, strict=False):
-            asked = [
-                where[name],
-                fed.positions(name, cast.aside),
-                others.get(name, where[name][:0]),
-            ]
-            sizes = [len(part) for part in asked]
-            h = self._expect(name, peer.ask(BottomSide.embed, torch.cat(asked)), sum(sizes))
+        asked = {
+            name: [where[name], fed.positions(name, cast.aside), others.get(name, where[name][:0])]
+            for name in self.peers_
+        }
+        answers = {
+            name: peer.start(BottomSide.embed, torch.cat(asked[name]))
+            for name, peer in self.peers_.items()
+        }
+        for (name, answer), held in zip(answers.items(), cast.held.T, strict=False):
+            sizes = [len(part) for part in asked[name]]
+            h = self._expect(name, answer(), sum(sizes))
             train, aside, rest = h.split_with_sizes(sizes)
             views.train.append(_spread(train, held))
             views.aside.append(aside)

@@ -13,6 +13,9 @@ through its own model::
       │ ── backward(∂L/∂h_k) ───────────────────────► │   θ_k ← θ_k − η ∂L/∂θ_k
       │ after every epoch: embed(validation rows), keep or recall the best, checkpoint
 
+Nobody waits for a backward: it travels with the next forward, which the passive party answers once
+it has learnt. So a batch costs one round trip, and the model is that of two.
+
 splitVFL trains a top model on the joined embeddings; aggVFL adds the parties' outputs up and has
 no top model. When the active party has no columns of its own they are the _c variants.
 """
@@ -65,14 +68,15 @@ class _Split(JointTraining):
         """One batch: embeddings in, gradients out. Returns the mean loss."""
         boundary = fed.active.boundary
         boundary.round += 1
-        cuts = [
-            self._expect(name, peer.ask(SplitSide.forward, positions[name]), len(y))
-            .detach()
-            .requires_grad_()
+        asked = {
+            name: peer.start(SplitSide.forward, positions[name])
             for name, peer in self.peers_.items()
-        ]
-        if self.own_ is not None:
-            cuts.append(self.own_.forward(own))
+        }
+        mine = [] if self.own_ is None else [self.own_.forward(own)]
+        cuts = [
+            self._expect(name, answer(), len(y)).detach().requires_grad_()
+            for name, answer in asked.items()
+        ] + mine
         if not self.top_.training:
             self.top_.train()
         with self.randomness_.stream():
@@ -84,7 +88,7 @@ class _Split(JointTraining):
         for (name, peer), cut in zip(self.peers_.items(), cuts, strict=False):
             assert cut.grad is not None
             boundary.about(positions[name])
-            peer.ask(SplitSide.backward, cut.grad)
+            peer.post(SplitSide.backward, cut.grad)
         for optimiser in optimisers:
             optimiser.step()
         return loss.detach()
