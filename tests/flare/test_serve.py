@@ -1,36 +1,42 @@
-"""Scores online where the partner is at a site of its own, that is killed and comes back."""
+"""Scores where the partner is at a site of its own: of a table, and online while it is killed and
+comes back."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-import numpy as np
 import polars as pl
 import psutil
 import pytest
 from local import NAMES, Local, jobs_of, vertical_tables
+from polars.testing import assert_frame_equal
+from typer.testing import CliRunner
 
-from interlace import Federation, Party, SplitVFL
-from interlace.sites import service, submission
+from interlace.boundary import Ledger
+from interlace.cli import app
+from interlace.serve.batch import Trained
+from interlace.sites import compare, service, submission
 from interlace.sites.contract import Contract
-from interlace.sites.folder import Listening, Status
+from interlace.sites.folder import Listening, PartyFolder, RunFolder, Status
 
 PEOPLE = 12
 
 
-def test_a_service_over_sites(federation: Local, tmp_path: Path) -> None:
-    federation.give(
-        vertical_tables(), policy={"approve": [{"drivers": ["hospital"], "max_people": PEOPLE}]}
-    )
-    trained = Contract(
+@pytest.fixture(scope="module")
+def trained(federation: Local) -> Contract:
+    """A run of the hospital and the lab that is finished."""
+    contract = Contract(
         name="online",
         parties=NAMES[:2],
         active=NAMES[0],
@@ -40,7 +46,69 @@ def test_a_service_over_sites(federation: Local, tmp_path: Path) -> None:
         classes=2,
         wait=0.05,
     )
-    assert federation.run(trained).state == "finished"
+    assert federation.run(contract).state == "finished"
+    return contract
+
+
+def test_a_table_over_sites(federation: Local, trained: Contract, tmp_path: Path) -> None:
+    """New people of the hospital, of whom the lab holds most; the command is killed once."""
+    rule = {"drivers": ["hospital"], "max_people": 200}
+    federation.give(vertical_tables(), policy={"approve": [rule]})
+    new = vertical_tables()["hospital"].drop("benign")[100:290]
+    new = pl.concat([new, new[:10].with_columns(pl.col("id") + 1000)])
+    new.write_csv(tmp_path / "new.csv")
+    run, out = federation.folder("hospital", trained), tmp_path / "scores.csv"
+    command = ["predict", str(run), "--table", f"hospital={tmp_path / 'new.csv'}", "--yes"]
+    command += ["--most", "50", "--out", str(out)]
+    program = Path(sys.executable).with_name("interlace")
+    first = subprocess.Popen([program, *command])
+    handed_in = time.monotonic() + 90
+    while not (asked := scorings(federation.driver)) or not asked[0].status.job:
+        assert time.monotonic() < handed_in
+        time.sleep(0.1)
+    first.kill()
+    first.wait()
+    assert not out.exists()
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert [r.name for r in scorings(federation.driver)] == [asked[0].name]
+    in_process_scores(federation, trained, tmp_path, new).write_csv(tmp_path / "expected.csv")
+    found, expected = pl.read_csv(out), pl.read_csv(tmp_path / "expected.csv")
+    assert set(found["model"]) == {"joint", "alone"}
+    assert_frame_equal(found, expected, abs_tol=1e-6, rel_tol=0)
+
+    lab = federation.folders["lab"].run(asked[0].name)
+    ledgers = [Ledger(asked[0].ledger), Ledger(lab.ledger)]
+    ours, theirs = (
+        list(compare.passed_between(ledger.entries(), "hospital", "lab")) for ledger in ledgers
+    )
+    assert ours == theirs
+    assert sum(p.kind == "embedding" for p in ours) == -(-(found["model"] == "joint").sum() // 50)
+    for name in ("hospital", "lab"):
+        diff = ["ledger", "diff", asked[0].name, "--party", str(federation.folders[name].root)]
+        assert CliRunner().invoke(app, diff).exit_code == 0
+    shown = CliRunner().invoke(
+        app, ["results", asked[0].name, "--party", str(federation.driver.root)]
+    )
+    assert "Scores of 200 people" in shown.output
+
+    few = {"approve": [rule], "max_rows": 20}
+    federation.give(vertical_tables(), policy=few)
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "max_rows" in refused.output
+    assert len(scorings(federation.driver)) == 2  # another contract: the first has come to its end
+
+
+def scorings(folder: PartyFolder) -> list[RunFolder]:
+    """The runs that score people, the latest first."""
+    return [run for run in folder.runs() if run.contract.scores is not None]
+
+
+def test_a_service_over_sites(federation: Local, trained: Contract, tmp_path: Path) -> None:
+    federation.give(
+        vertical_tables(), policy={"approve": [{"drivers": ["hospital"], "max_people": PEOPLE}]}
+    )
     expected = joint_scores(federation, trained, tmp_path)
     shared = [int(id) for id in expected]
     scores = trained.to_score(PEOPLE, 0)
@@ -126,16 +194,24 @@ def joint(run: Any, ids: list[int]) -> dict[int, float]:
 
 def joint_scores(federation: Local, of: Contract, folder: Path) -> dict[int, float]:
     """By the same parts of the model in one process, everybody whom both parties hold."""
-    parties = []
+    everybody = in_process_scores(federation, of, folder, vertical_tables()["hospital"])
+    rows = everybody.filter(model="joint")
+    return dict(zip(rows["id"].cast(int).to_list(), rows["probability 1"].to_list(), strict=True))
+
+
+def in_process_scores(
+    federation: Local, of: Contract, folder: Path, people: pl.DataFrame
+) -> pl.DataFrame:
+    """By the same parts of the model in one process."""
+    tables, files = {of.active: str(folder / "people.csv")}, {}
+    people.write_csv(tables[of.active])
     for name in of.parties:
-        root, file = federation.folders[name].root, federation.folders[name].read()
-        kept = folder / "parties" / name
-        kept.mkdir(parents=True)
-        for part in ("alignment", "models"):
-            os.symlink(federation.folder(name, of) / part, kept / part)
-        table = pl.read_csv(root / "table.csv")
-        parties.append(Party(name, table, label=file.label))
-    together = Federation.simulate(parties, active=of.active, folder=folder).shared()
-    outputs = SplitVFL().load("split-0", together).outputs(together)
-    ids = together.active.frame["id"].to_numpy()[together.rows]
-    return dict(zip(ids.tolist(), np.asarray(outputs)[:, 1].tolist(), strict=True))
+        files[name] = federation.folders[name].read()
+        tables.setdefault(name, str(files[name].table))
+        models = folder / "parties" / name / "models"
+        models.parent.mkdir(parents=True)
+        os.symlink(federation.folder(name, of) / "models", models)
+    trained = Trained.read(federation.folder(of.active, of))
+    job = trained.job.model_copy(update={"parties": files})
+    here = replace(trained, folder=folder, job=job, simulation=True)
+    return here.scores(here.simulate(tables))

@@ -9,10 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from interlace import predict, run
+from interlace import Federation, Party, predict, run
 from interlace.boundary import Ledger
 from interlace.errors import DataError
 from interlace.job.spec import Job
+from interlace.serve.batch import Outputs, outputs_in_batches
 
 Finished = Callable[[str], tuple[Path, dict[str, str]]]
 
@@ -75,6 +76,35 @@ def test_noise_does_not_come_again_and_the_ledger_tells(finished: Finished) -> N
         entries = list(Ledger(path).entries())[rows:]
         assert sum(e.kind == "embedding" for e in entries) == 2
         assert Ledger(path).verify() is None
+
+
+def test_who_is_answered_is_not_asked_about_again(tmp_path: Path) -> None:
+    class Asked:
+        """Says of each person twice their row, and falls out after so many answers."""
+
+        def __init__(self, most: int) -> None:
+            self.most = most
+            self.people: list[list[int]] = []
+
+        def outputs(self, view: Federation) -> Outputs:
+            if len(self.people) == self.most:
+                raise ConnectionError
+            self.people.append(view.rows.tolist())
+            return np.stack([view.rows, 2.0 * view.rows], axis=1)
+
+    rows = np.array([7, 3, 1, 4, 0, 9, 6])
+    table = pl.DataFrame({"id": range(10), "x": range(10)})
+    two = Federation.simulate([Party("a", table), Party("b", table)], active="a").view(rows)
+    first, second, third = asked = [Asked(2), Asked(1), Asked(9)]
+    for who in (first, second):
+        with pytest.raises(ConnectionError):
+            outputs_in_batches(who, two, 2, tmp_path)  # type: ignore[arg-type]
+        (tmp_path / "not whole").mkdir(exist_ok=True)
+    said = outputs_in_batches(third, two, 2, tmp_path)  # type: ignore[arg-type]
+    assert said[:, 1].tolist() == (2 * rows).tolist()
+    everybody = [row for who in asked for people in who.people for row in people]
+    assert sorted(everybody) == sorted(rows)
+    assert [len(who.people) for who in asked] == [2, 1, 1]
 
 
 def test_a_person_at_two_of_three_clinics_is_scored_by_these(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -14,8 +15,10 @@ from interlace import runner
 from interlace.boundary import Boundary, Kind, Ledger, Slot
 from interlace.engines import InProcess
 from interlace.errors import JobError, PolicyError
+from interlace.federation import Federation
 from interlace.job.spec import Job
-from interlace.serve.batch import Trained
+from interlace.methods import Method
+from interlace.serve.batch import Outputs, Trained, outputs_in_batches
 from interlace.sites import compare
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder
@@ -90,6 +93,49 @@ def test_so_many_people_are_scored_and_no_more(
     assert set(leaves) == {Kind.EMBEDDING, Kind.CONTROL}
     sent = federation.engine.parties["shop"].boundary.sent_of[Kind.EMBEDDING]
     assert sent <= leaves[Kind.EMBEDDING].bytes < 5 * sent + 200_000
+
+
+@pytest.mark.parametrize("method", METHODS[::2], ids=lambda m: m["name"])
+def test_a_table_is_matched_and_scored_within_its_plan(
+    method: dict[str, Any], make_party: Make, contract: Contract, tmp_path: Path
+) -> None:
+    contract = Contract.model_validate({**contract.model_dump(), "method": method})
+    folders = {name: make_party(name) for name in contract.parties}
+    files = {name: folder.read() for name, folder in folders.items()}
+    job = Job(
+        name="real", parties=files, active="bank", method=contract.method, compare="none", seeds=[0]
+    )
+    runner.run(job, tmp_path / "run")
+    new = {}
+    for (name, file), people in zip(files.items(), (200, 150), strict=True):  # 150 are shared
+        table = pl.concat([pl.read_csv(file.table)] * 3)[:people]
+        new[name] = tmp_path / f"new-{name}.csv"
+        table.with_columns(id=pl.Series([f"N{i:04}" for i in range(people)])).write_csv(new[name])
+    scores = contract.to_score(200, 0, batch=40, mark="0a")
+    plans = {name: plan_of(folder, scores) for name, folder in folders.items()}
+    trained = Trained.read(tmp_path / "run")
+    federation = trained.simulate(new)
+    assert isinstance(federation.engine, InProcess)
+    parties = federation.engine.parties
+    for name, party in parties.items():
+        party.record_in(Ledger(), seed=None)
+        party.boundary.policy = plans[name].applied(files[name].policy)
+    told: list[int] = []
+
+    def joint(method: Method, view: Federation) -> Outputs:
+        return outputs_in_batches(method, view, 40, tmp_path / "kept", told.append)
+
+    table = trained.scores(federation, joint)
+    assert table["model"].to_list() == ["joint"] * 150 + ["none"] * 50
+    assert np.diff([*told, 150]).tolist() == [38, 38, 37, 37]
+    for name, plan in plans.items():
+        held = compare.against_plan(plan, parties[name].boundary.ledger, name)
+        assert all(h.within for h in held)
+        left = {h.kind for h in held if h.messages}
+        assert Kind.BLINDED_IDS in left
+        assert left <= set(plan.leaves)
+        for h in held:  # a bound that says something
+            assert h.kind is Kind.BLINDED_IDS or h.planned_bytes < 5 * h.bytes + 200_000
 
 
 def test_people_who_cannot_be_counted_are_not_scored_over_sites(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from interlace import sites
+from interlace import predict, runner, sites
 from interlace.boundary import Kind, Ledger, Message
 from interlace.boundary.message import Part
 from interlace.cli import app
+from interlace.job.spec import Job
 from interlace.sites import approval
 from interlace.sites.account import Account
 from interlace.sites.contract import Contract
@@ -273,6 +276,50 @@ def test_scores_over_sites_need_a_number_and_no_tables(
         done = call("serve", run.path, *arguments)
         assert done.exit_code == 2
         assert said in " ".join(done.output.split())
+
+
+def test_a_table_is_scored_over_sites_by_who_drove_with_its_own(
+    make_party: Make, call: Callable[..., Result], contract: Contract
+) -> None:
+    for name in ("bank", "shop"):
+        run = make_party(name).run(contract.run)
+        run.keep(contract)
+        (run.path.parents[1] / "user").mkdir()
+    for arguments, said in (
+        (["--table", "shop=new.csv"], "'bank' drove this run"),
+        (["--table", "shop=new.csv", "--table", "bank=new.csv"], "--table shop=PATH"),
+    ):
+        done = call("predict", run.path, *arguments)
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())
+
+
+def test_after_a_horizontal_run_each_site_scores_its_own_people_alone(
+    make_party: Make, call: Callable[..., Result], contract: Contract, tmp_path: Path
+) -> None:
+    method = {"name": "fedavg", "rounds": 2}
+    changes = {"method": method, "parties": ["shop", "bank"]}
+    contract = Contract.model_validate({**contract.model_dump(), **changes})
+    frame = pl.read_csv(make_party("bank").root / "table.csv")
+    weights = {"allow_also": ["model weights"]}
+    folders, files = {}, {}
+    for name in contract.parties:
+        folders[name] = make_party(name)
+        frame.write_csv(folders[name].root / "table.csv")
+        file = {"table": "table.csv", "label": "bought", "policy": weights}
+        (folders[name].root / "party.yaml").write_text(yaml.safe_dump(file))
+        files[name] = folders[name].read()
+    job = Job(name="r", parties=files, method=contract.method, compare="none", seeds=[0])
+    runner.run(job, tmp_path / "run")
+    for name, folder in folders.items():
+        run = folder.run(contract.run)
+        run.keep(contract)
+        shutil.copytree(tmp_path / "run" / "parties" / name / "models", run.path / "models")
+    done = call("predict", run.path, "--table", f"bank={tmp_path / 'bank' / 'table.csv'}")
+    assert done.exit_code == 0, done.output
+    here = predict(tmp_path / "run", {"bank": tmp_path / "bank" / "table.csv"})
+    here.write_csv(tmp_path / "here.csv")
+    assert Path("scores.csv").read_text() == (tmp_path / "here.csv").read_text()
 
 
 @pytest.mark.parametrize(

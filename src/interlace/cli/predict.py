@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
-from interlace.cli.console import say
+from interlace.cli.console import say, show
+from interlace.cli.sites import Yes
 from interlace.errors import JobError
 from interlace.files import write_whole
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from interlace.sites.contract import Contract
+    from interlace.sites.folder import PartyFolder, People, RunFolder
 
 
 def predict(
@@ -19,12 +28,17 @@ def predict(
     table: Annotated[
         list[str],
         typer.Option(
-            metavar="PARTY=PATH", help="A party's table of the people to score; one for each party."
+            metavar="PARTY=PATH",
+            help="A party's table of the people to score; one for each party, over sites your own.",
         ),
     ],
     out: Annotated[
         Path, typer.Option(help="Where the scores go: .csv or .parquet; replaced if it is there.")
     ] = Path("scores.csv"),
+    most: Annotated[
+        int, typer.Option(min=1, help="Over sites: most people whom partners are asked at a time.")
+    ] = 1000,
+    yes: Yes = False,
 ) -> None:
     """Score new people with the models of a finished run.
 
@@ -36,6 +50,12 @@ def predict(
     After a horizontal training each party has the whole model and scores its own people alone:
 
         interlace predict runs/clinics --table north=new.csv
+
+    The run folder of a run over sites is the one in this party's folder. Give this party's table;
+    the partners' are named in their own files. They are asked to approve that so many people are
+    matched and scored. The same command goes on with what was interrupted.
+
+        interlace predict bank/runs/credit-1a2b3c4d --table bank=new.csv
 
     What comes out: one row for each person of the active party's table, with its id, the
     `prediction`, for classes a `probability` each, and the `model` that was used: `joint`, `alone`,
@@ -51,14 +71,106 @@ def predict(
     if not out.resolve().parent.is_dir():
         raise JobError(f"{out} cannot be written: there is no folder {out.parent}")
 
+    if (run / "contract.json").exists():
+        _over_sites(run.resolve(), tables, out, most=most, yes=yes)
+        return
     from interlace.serve.batch import predict as score
 
-    scores = score(run, tables)
+    _write(score(run, tables), out)
+
+
+def _over_sites(run: Path, tables: Mapping[str, str], out: Path, *, most: int, yes: bool) -> None:
+    """Have the partners' sites help to score a table, and take up the scores."""
+    from interlace.cli.submit import hand_in, may_submit, told
+    from interlace.methods.catalogue import is_horizontal
+    from interlace.serve.batch import at_each_party
+    from interlace.sites.folder import PartyFolder
+
+    folder = PartyFolder.open(run.parent.parent)
+    agreed = folder.run(run.name).contract
+    if set(tables) != {folder.name}:
+        raise JobError(
+            "over sites each partner's own file names its table; give yours alone: "
+            f"--table {folder.name}=PATH"
+        )
+    if is_horizontal(agreed.method.name):
+        files, at = {folder.name: folder.read()}, {folder.name: run}
+        _write(at_each_party(agreed.method, files, tables, at, agreed.seeds[0]), out)
+        return
+    may_submit(folder)
+    if folder.name != agreed.active:
+        raise JobError(f"'{agreed.active}' drove this run, so it scores; '{folder.name}' answers")
+    contract, people = _contract(folder, run, tables[folder.name], most)
+    from interlace.sites import submission
+
+    one = folder.run(contract.run)
+    status = one.status
+    if status.state != "finished":
+        one.path.mkdir(parents=True, exist_ok=True)
+        people.keep(one.path)
+        job = hand_in(folder, contract, yes=yes)
+        try:
+            status = submission.watch(folder, contract, job, on_state=told)
+        except KeyboardInterrupt:
+            say("\nNo longer followed; it goes on. The same command takes up the scores.")
+            raise typer.Exit(130) from None
+    if status.state != "finished":
+        show(Text.assemble((f"{status.state}  ", "bold red"), status.reason))
+        raise typer.Exit(1)
+    _write(read_scores(one), out)
+    people.model_copy(update={"taken": True}).keep(one.path)
+
+
+def _contract(folder: PartyFolder, run: Path, table: str, most: int) -> tuple[Contract, People]:
+    """What the partners are asked for a table: as before, where that has not come to its end."""
+    from interlace.job.spec import absolute
+    from interlace.runner import make_party
+    from interlace.serve.batch import Trained
+    from interlace.sites.folder import People
+
+    trained = Trained.read(run)
+    table = absolute(table, Path.cwd())
+    file = folder.read().model_copy(update={"table": table})
+    party = make_party(folder.name, file, label_needed=False)
+    people = People(table=table, digest=party.table)
+    for before in folder.runs():
+        scores = before.contract.scores
+        if (
+            scores is not None
+            and (scores.run, scores.batch) == (run.name, most)
+            and People.of(before.path) == people
+            and before.status.state not in ("refused", "failed")
+        ):
+            return before.contract, people
+    agreed = folder.run(run.name).contract
+    mark = secrets.token_hex(4)
+    return agreed.to_score(len(party), trained.seed, batch=most, mark=mark), people
+
+
+def read_scores(run: RunFolder) -> pl.DataFrame:
+    """The scores that a run over sites left.
+
+    Raises:
+        JobError: they are not there.
+    """
+    import polars as pl
+
+    if not run.scores.exists():
+        raise JobError(f"{run.scores} is not there; begin anew by `interlace predict`")
+    return pl.read_parquet(run.scores)
+
+
+def _write(scores: pl.DataFrame, out: Path) -> None:
     content = io.BytesIO()
     scores.write_csv(content) if out.suffix == ".csv" else scores.write_parquet(content)
     write_whole(out, content.getvalue())
-    used = dict(scores["model"].value_counts().iter_rows())
     say(f"{out}: {scores.height:,} people")
+    say_models(scores)
+
+
+def say_models(scores: pl.DataFrame) -> None:
+    """Say by which models people were scored."""
+    used = dict(scores["model"].value_counts().iter_rows())
     for model, meaning in _MODELS.items():
         if model in used:
             say(f"{used[model]:>9,} {model:<6} {meaning}")

@@ -63,9 +63,11 @@ def show_contract(contract: Contract) -> None:
 def _scored(contract: Contract) -> str:
     from interlace.report.words import count
 
-    if contract.scores is None:
+    scores = contract.scores
+    if scores is None:
         return ""
-    return f"up to {count(contract.scores.people)} people, by the models of {contract.scores.run}"
+    how = f"{scores.batch:,} at a time, matched first" if scores.batch else "one by one, online"
+    return f"up to {count(scores.people)} people, {how}, by the models of {scores.run}"
 
 
 def show_plan(plan: Plan) -> None:

@@ -33,6 +33,7 @@ def stop(run: RunArgument = None, party: FolderOption = None) -> None:
         say("It can go on: submit the same job again")
     else:
         approval.refuse(folder, one, "taken back by hand", by="hand")
-        verb = "submit" if one.contract.scores is None else "serve"
+        scores = one.contract.scores
+        verb = "submit" if scores is None else "predict" if scores.batch else "serve"
         say(f"It can go on after `interlace approve {one.name}` and another `interlace {verb}`")
     show(Text.assemble(("stopped  ", "bold red"), one.name))

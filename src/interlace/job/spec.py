@@ -233,10 +233,10 @@ def read_job(path: Path) -> Job:
                 files[name] = path.parent / entry
                 entry, base = _read_yaml(files[name]), files[name].parent
             if isinstance(entry, dict) and isinstance(entry.get("table"), str):
-                entry = {**entry, "table": _absolute(entry["table"], base)}
+                entry = {**entry, "table": absolute(entry["table"], base)}
             parties[name] = entry
     if isinstance(data.get("truth"), str):
-        data["truth"] = _absolute(data["truth"], path.parent)
+        data["truth"] = absolute(data["truth"], path.parent)
     try:
         return Job.model_validate(data)
     except ValidationError as e:
@@ -254,7 +254,7 @@ def read_party_file(path: Path) -> PartyFile:
     """
     data = _read_yaml(path)
     if isinstance(data.get("table"), str):
-        data["table"] = _absolute(data["table"], path.parent)
+        data["table"] = absolute(data["table"], path.parent)
     try:
         return PartyFile.model_validate(data)
     except ValidationError as e:
@@ -326,14 +326,15 @@ def _yaml(data: dict[str, Any]) -> str:
 def located(job: Job, base: Path) -> Job:
     """The job with its tables' relative paths taken from ``base``."""
     parties = {
-        name: file.model_copy(update={"table": file.table and _absolute(file.table, base)})
+        name: file.model_copy(update={"table": file.table and absolute(file.table, base)})
         for name, file in job.parties.items()
     }
-    truth = job.truth and _absolute(job.truth, base)
+    truth = job.truth and absolute(job.truth, base)
     return job.model_copy(update={"parties": parties, "truth": truth})
 
 
-def _absolute(table: str, base: Path) -> str:
+def absolute(table: str, base: Path) -> str:
+    """Where a table lies, whatever folder we are in later; a relative path is from ``base``."""
     if table.startswith(("sql:", "duckdb:")):
         return table
     return str((base / table).resolve())

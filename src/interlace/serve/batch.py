@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
 from interlace.engines import InProcess
 from interlace.errors import DataError, JobError, NobodyShared
 from interlace.federation import Federation, Rows
 from interlace.job.results import Results
-from interlace.job.spec import Job, read_job
+from interlace.job.spec import Job, MethodChoice, PartyFile, read_job
 from interlace.methods import Method
 from interlace.methods.catalogue import build_method, entry, is_horizontal
 from interlace.methods.horizontal.method import HorizontalMethod
-from interlace.party import Party
+from interlace.party import Party, State, holds_state, read_state, write_state
 from interlace.runner import compared, make_party
+
+Outputs = NDArray[np.float64]
 
 ALONE = ("active_alone", "own_columns")  # either scores the people whom no partner holds
 
@@ -52,26 +56,13 @@ def predict(
     trained.check(tables)
     job = trained.job
     if is_horizontal(job.method.name):
-        return _at_each_party(job, tables, trained.folder, trained.seed)
+        files = {name: job.parties[name] for name in tables}
+        folders = {name: trained.folder / "parties" / name for name in tables}
+        return at_each_party(job.method, files, tables, folders, trained.seed)
     federation = trained.simulate(tables)
-    shared = trained.shared(federation)
-    alone = np.setdiff1d(federation.rows, shared)
-    parts, order = [], []
-    for name, source, rows in (
-        (job.method.name, "joint", shared),
-        (trained.stand_in, "alone", alone),
-    ):
-        if not len(rows):
-            continue
-        order.append(rows)
-        if name is not None:
-            method = trained.model(name, federation)
-            parts.append(_scores(method, federation.view(rows), source))
-        else:
-            parts.append(_unscored(federation.view(rows)))
-    table = pl.concat(parts, how="diagonal_relaxed")[np.argsort(np.concatenate(order))]
+    scores = trained.scores(federation)
     flush_ledgers(federation)
-    return table.select(*(c for c in table.columns if c != "model"), "model")
+    return scores
 
 
 @dataclass(frozen=True)
@@ -135,7 +126,8 @@ class Trained:
         if not self.simulation:
             raise JobError(
                 f"the run in {self.folder} went over sites, so the partners' parts of its model "
-                "are with them; `interlace serve` scores over sites, once they approve it"
+                "are with them; the commands `interlace predict` and `interlace serve` score over "
+                "sites, once they approve it"
             )
         parties = []
         for name, file in self.job.parties.items():
@@ -172,6 +164,68 @@ class Trained:
         settings = {c.name: c.settings for c in (self.job.method, *compared(self.job))}
         return build_method(name, settings[name]).load(f"{name}-{self.seed}", federation)
 
+    def scores(
+        self, federation: Federation, joint: Callable[[Method, Federation], Outputs] | None = None
+    ) -> pl.DataFrame:
+        """Scores of everybody in the active party's table, as :func:`predict` gives them.
+
+        Args:
+            federation: The parties, with a table each of people to score.
+            joint: Asks the joint model about the people of a view; by default about all at once.
+        """
+        shared = self.shared(federation)
+        alone = np.setdiff1d(federation.rows, shared)
+        parts, order = [], []
+        for name, source, rows in (
+            (self.job.method.name, "joint", shared),
+            (self.stand_in, "alone", alone),
+        ):
+            if not len(rows):
+                continue
+            order.append(rows)
+            view = federation.view(rows)
+            columns: dict[str, object] = {}
+            if name is not None:
+                method = self.model(name, federation)
+                ask = joint if joint and source == "joint" else type(method).outputs
+                columns = _columns(method, ask(method, view))
+            else:
+                source = "none"
+            columns["model"] = np.full(len(rows), source)
+            parts.append(_beside(view.active, rows, columns))
+        table = pl.concat(parts, how="diagonal_relaxed")[np.argsort(np.concatenate(order))]
+        return table.select(*(c for c in table.columns if c != "model"), "model")
+
+
+def outputs_in_batches(
+    method: Method,
+    view: Federation,
+    most: int,
+    folder: Path,
+    progress: Callable[[int], None] = lambda _people: None,
+) -> Outputs:
+    """What a model says of a view's people, asked about some at a time, in random order.
+
+    Args:
+        method: The model.
+        view: One person or more.
+        most: Most people at a time; the batches are as even as can be, so none is very small.
+        folder: Every answer is kept here; whom it has already is not asked about again.
+        progress: Told how many people have been answered.
+    """
+    kept = [read_state(batch).tensors for batch in folder.glob("*") if holds_state(batch)]
+    done = np.concatenate([[], *(batch["rows"] for batch in kept)]).astype(np.int64)
+    left = np.random.default_rng().permutation(np.setdiff1d(view.rows, done))
+    batches = -(-len(left) // most)
+    for rows in np.array_split(left, batches) if batches else ():
+        progress(len(done))
+        outputs = torch.from_numpy(method.outputs(view.view(rows)))
+        kept.append({"rows": torch.from_numpy(rows), "outputs": outputs})
+        write_state(folder / secrets.token_hex(8), State(kept[-1], {}))
+        done = np.append(done, rows)
+    said = np.concatenate([batch["outputs"].numpy() for batch in kept])
+    return np.asarray(said[np.argsort(done)[np.searchsorted(np.sort(done), view.rows)]])
+
 
 def flush_ledgers(federation: Federation) -> None:
     """Write what waits in the ledgers of the parties that live in this process."""
@@ -182,38 +236,45 @@ def flush_ledgers(federation: Federation) -> None:
         party.boundary.ledger.flush()
 
 
-def _at_each_party(
-    job: Job, tables: Mapping[str, str | Path], folder: Path, seed: int
+def at_each_party(
+    choice: MethodChoice,
+    files: Mapping[str, PartyFile],
+    tables: Mapping[str, str | Path],
+    folders: Mapping[str, Path],
+    seed: int,
 ) -> pl.DataFrame:
-    """Each party scores its own people with the model that it kept of the training."""
-    method = build_method(job.method.name, job.method.settings)
+    """Each party scores its own people with the model that it kept of a horizontal training.
+
+    Args:
+        choice: The method.
+        files: The parties' files.
+        tables: Their tables of people to score.
+        folders: Where each keeps the model.
+        seed: Of which training.
+
+    Raises:
+        JobError: a party had no people.
+        InterlaceError: a party keeps no such model.
+    """
+    method = build_method(choice.name, choice.settings)
     assert isinstance(method, HorizontalMethod)
     parts = []
     for name, table in tables.items():
-        if job.parties[name].table is None:
+        if files[name].table is None:
             raise JobError(
                 f"party '{name}' had no people in this run; give the other parties' tables"
             )
-        new = job.parties[name].model_copy(update={"table": str(table)})
+        new = files[name].model_copy(update={"table": str(table)})
         party = make_party(name, new, label_needed=False)
-        party.folder = folder / "parties" / name
-        outputs = method.outputs_at(party, f"{job.method.name}-{seed}")
+        party.folder = folders[name]
+        outputs = method.outputs_at(party, f"{choice.name}-{seed}")
         who = {"party": np.full(len(party), name), "model": np.full(len(party), "global")}
         parts.append(_beside(party, np.arange(len(party)), {**_columns(method, outputs), **who}))
     scores = pl.concat(parts, how="diagonal_relaxed")
     return scores.select("party", pl.exclude("party", "model"), "model")
 
 
-def _scores(method: Method, view: Federation, source: str) -> pl.DataFrame:
-    columns = _columns(method, method.outputs(view))
-    return _beside(view.active, view.rows, {**columns, "model": np.full(len(view.rows), source)})
-
-
-def _unscored(view: Federation) -> pl.DataFrame:
-    return _beside(view.active, view.rows, {"model": np.full(len(view.rows), "none")})
-
-
-def _columns(method: Method, outputs: NDArray[np.float64]) -> dict[str, object]:
+def _columns(method: Method, outputs: Outputs) -> dict[str, object]:
     """What is said of people: a decision, probabilities where there are classes, and what else the
     method has to say."""
     plan = getattr(method, "label_plan_", None)  # clusters have no label

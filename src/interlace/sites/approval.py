@@ -319,15 +319,18 @@ def _asked_too_often(
 
 def _no_such_models(folder: PartyFolder, contract: Contract) -> str | None:
     """Why a run cannot score with the models that this party keeps, or ``None``."""
-    assert contract.scores is not None
+    scores = contract.scores
+    assert scores is not None
     try:
-        trained = folder.run(contract.scores.run)
+        trained = folder.run(scores.run)
         agreed = trained.contract
     except InterlaceError:
-        return f"'{folder.name}' has had no run '{contract.scores.run}' whose models could score"
+        return f"'{folder.name}' has had no run '{scores.run}' whose models could score"
     if trained.status.state != "finished":
         return f"'{trained.name}' is {trained.status.state} at '{folder.name}', not finished"
-    if contract != agreed.to_score(contract.scores.people, contract.seeds[0]):
+    if contract != agreed.to_score(
+        scores.people, contract.seeds[0], batch=scores.batch, mark=scores.mark
+    ):
         return f"its words are not those of '{trained.name}', whose models are to score"
     return None
 

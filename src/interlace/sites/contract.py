@@ -47,17 +47,24 @@ def alike(name: str) -> str:
 
 
 class Scoring(BaseModel):
-    """What people are scored with, and how many at most.
+    """What people are scored with, how many at most, and how they are asked about.
 
     Args:
         run: The finished run whose models score.
-        people: Most people whom the partners are asked about, each counted as often as asked.
+        people: Most people whom the partners are asked about, each counted as often as asked. Of a
+            table, each may be asked about twice, since a run that goes on after its process ended
+            has lost the answers that were under way.
+        batch: The people of a table are matched first, and then asked about so many at a time;
+            ``None`` where questions about people come one by one, as long as the service runs.
+        mark: Tells one such table from the next.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: str = Field(min_length=1, max_length=100)
     people: int = Field(ge=1, le=10**12)
+    batch: int | None = Field(default=None, ge=1, le=10**12)
+    mark: str = Field(default="", pattern=r"^[0-9a-f]{0,32}$")
 
 
 _NOTHING = PartyFile()
@@ -158,18 +165,26 @@ class Contract(BaseModel):
         """The parties that answer."""
         return [name for name in self.parties if name != self.active]
 
-    def to_score(self, people: int, seed: int) -> Contract:
+    @property
+    def online(self) -> bool:
+        """Whether it is about a service that answers questions about people."""
+        return self.scores is not None and self.scores.batch is None
+
+    def to_score(
+        self, people: int, seed: int, *, batch: int | None = None, mark: str = ""
+    ) -> Contract:
         """The contract by which this run's models, once trained, score people.
 
         Args:
             people: Most people whom the partners are asked about.
             seed: Of which training.
+            batch, mark: As in :class:`Scoring`.
         """
         changes = {
             "name": f"{self.name[:70]}-scores",
             "compare": "none",
             "seeds": [seed],
-            "scores": {"run": self.run, "people": people},
+            "scores": {"run": self.run, "people": people, "batch": batch, "mark": mark},
             "version": interlace.__version__,
         }
         return Contract(**self.model_dump() | changes)

@@ -14,7 +14,8 @@
       tmp/             what rehearsals copy of the table; what a killed one left goes with the next
       runs/<run>/      contract.json, plan.json, approval.json, approvals/ of the others,
                        status.json, log.txt, ledger.sqlite, checkpoints/, models/, results.json,
-                       report.html
+                       report.html; where people are scored listening.json, or people.json and
+                       scores.parquet
 """
 
 from __future__ import annotations
@@ -110,6 +111,28 @@ class Listening(BaseModel):
         write_whole(run / "listening.json", self.model_dump_json().encode())
 
 
+class People(BaseModel):
+    """The table whose people a run scores, at the party that drives (``people.json``): its own
+    affair, which no contract holds.
+
+    ``digest`` is of the table as it was when the run was asked for; ``taken``: whoever asked has
+    got the scores.
+    """
+
+    table: str
+    digest: str
+    taken: bool = False
+
+    @classmethod
+    def of(cls, run: Path) -> People:
+        """As it was kept in a run's folder."""
+        return cls.model_validate_json((run / "people.json").read_text())
+
+    def keep(self, run: Path) -> None:
+        """Keep it in a run's folder."""
+        write_whole(run / "people.json", self.model_dump_json().encode())
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """What a party keeps of one run."""
@@ -125,6 +148,11 @@ class RunFolder:
     def ledger(self) -> Path:
         """The party's ledger of this run."""
         return self.path / "ledger.sqlite"
+
+    @property
+    def scores(self) -> Path:
+        """What the run said of a table's people, at the party that drives."""
+        return self.path / "scores.parquet"
 
     @property
     def log(self) -> Path:

@@ -13,12 +13,14 @@ and goes on from the checkpoints in them.
 from __future__ import annotations
 
 import fcntl
+import io
 import logging
 import secrets
 import shutil
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from nvflare.apis.fl_constant import FLContextKey
@@ -31,7 +33,7 @@ from interlace.engines import flare
 from interlace.engines.flare import Aborted
 from interlace.engines.sealed import Identity, Meeting
 from interlace.engines.sites import Answering, Carry, Gate, Sites, sides_in
-from interlace.errors import InterlaceError, PartyAway, PartyFailed, Refused
+from interlace.errors import InterlaceError, JobError, PartyAway, PartyFailed, Refused
 from interlace.federation import Federation
 from interlace.files import write_whole
 from interlace.job.spec import Job, PartyFile
@@ -39,7 +41,7 @@ from interlace.methods import Method
 from interlace.methods.catalogue import entry
 from interlace.party import Party, PassiveSide, RunSide, holds_state, read_state, write_state
 from interlace.party import State as Kept
-from interlace.serve.batch import Trained
+from interlace.serve.batch import Outputs, Trained, outputs_in_batches
 from interlace.serve.endpoint import listen, read_token, serve, url_of
 from interlace.serve.online import Scorer
 from interlace.sites.approval import (
@@ -51,7 +53,7 @@ from interlace.sites.approval import (
     plan_for,
 )
 from interlace.sites.contract import Contract
-from interlace.sites.folder import Listening, PartyFolder, State, Status
+from interlace.sites.folder import Listening, PartyFolder, People, State, Status
 from interlace.sites.provision import party_of
 from interlace.sites.submission import CONTRACT
 
@@ -163,26 +165,29 @@ class Site:
                 allow that the run goes on.
         """
         file, plan = self.folder.read(), plan_for(self.folder, self.run)
+        scores, drives = self.contract.scores, self.answering is None
+        if scores and scores.batch and drives:
+            file = file.model_copy(update={"table": People.of(self.run.path).table})
         others = [name for name in self.contract.parties if name != self.folder.name]
         methods = methods_of(self.contract)
         if why := file.policy.objection(methods, others, self.contract.purpose):
             raise Refused(why)
         ledger = Ledger(self.run.ledger)
-        # Where people are scored nothing is sent again.
-        again = not self.contract.scores and bool(ledger.sent_by(self.folder.name))
+        # Where people are scored, the plan allows for what is sent again.
+        again = not scores and bool(ledger.sent_by(self.folder.name))
         # What was approved is all that leaves.
         narrow = file.model_copy(update={"policy": plan.applied(file.policy, again=again)})
-        party = runner.make_party(self.folder.name, narrow, label_needed=self.answering is None)
+        party = runner.make_party(self.folder.name, narrow, label_needed=drives and not scores)
         if again:
             charge_again(self.folder, self.run, file.policy, plan)
-        party.folder = self.models() if self.answering is None else self._own_copy()
+        party.folder = self._own_copy()
         if party.own_secret is None:
             party.own_secret = _kept_secret(self.run.path / "secret")
             party.noise_anew = True  # the networks go on, and no noise comes twice
         party.trainings = trainings_of(self.contract)
         party.record_in(ledger, seed=None)
         party.boundary.go_on_after(ledger)
-        if self.contract.scores and holds_state(self.counts()):  # it goes on where it was
+        if scores and holds_state(self.counts()):  # it goes on where it was
             party.boundary.load_state(read_state(self.counts()).tensors)
         self.note("running")
         self._party = party
@@ -194,8 +199,8 @@ class Site:
         return self.folder.run(scores.run).path if scores else self.run.path
 
     def _own_copy(self) -> Path:
-        """The run's folder, with a copy of what scores in it: whom this party answers can have a
-        model written anew, but not that of another run."""
+        """The run's folder, with a copy of what scores in it: a model can be written anew by whom
+        this party answers, and a matching by people to score, but not those of another run."""
         for part in ("models", "alignment"):
             source, copy = self.models() / part, self.run.path / part
             if not copy.exists() and source.exists():
@@ -284,6 +289,9 @@ class Driver:
         try:
             self._meet()
             _wait_for_predecessor(self.site.run.path / ".lock")
+            if self.contract.scores and self.contract.scores.batch:
+                self._score_table(self.contract.scores.batch)
+                return "finished", "", ""
             if self.contract.scores:
                 self._score()
                 ended = "the job was ended; the service can go on"
@@ -388,6 +396,40 @@ class Driver:
         if refusals:
             raise refusals[0]
 
+    def _score_table(self, batch: int) -> None:
+        """Match the people of a table, ask about them, and leave their scores in the run's folder.
+
+        Raises:
+            JobError: a table has changed since it was first read for this.
+        """
+        run, federation = self.site.run, self._federation()
+        if federation.active.table != People.of(run.path).digest:
+            raise JobError(
+                "the table of people to score has changed since they were asked for; put it back, "
+                "or begin anew by `interlace predict`"
+            )
+        kept = run.path / "scored"
+        federation.tell(RunSide.begin, {"resumed": kept.exists()})
+        kept.mkdir(exist_ok=True)
+
+        def joint(method: Method, view: Federation) -> Outputs:
+            def progress(people: int) -> None:
+                doing = f"scored {people:,} of {len(view.rows):,} people"
+                self._tell(federation, doing, people / len(view.rows))
+
+            return outputs_in_batches(method, view, batch, kept, progress)
+
+        self._tell(federation, "matching people", 0.0)
+        scores = Trained.read(self.site.models(), self.contract.seeds[0]).scores(federation, joint)
+        content = io.BytesIO()
+        scores.write_parquet(content)
+        write_whole(run.scores, content.getvalue())
+
+    def _tell(self, federation: Federation, doing: str, done: float) -> None:
+        """Note how far the run is, and tell the partners."""
+        self.site.note("running", doing, done)
+        federation.tell(RunSide.progress, {"doing": doing[:200], "share": done})
+
     def _federation(self) -> Federation:
         contract = self.contract
         return Federation(
@@ -402,18 +444,13 @@ class Driver:
     def _run(self) -> None:
         federation, contract = self._federation(), self.contract
         party = federation.active
-
-        def progress(doing: str, done: float) -> None:
-            self.site.note("running", doing, done)
-            federation.tell(RunSide.progress, {"doing": doing[:200], "share": done})
-
         self.engine.progress = lambda what, _share: self.site.note(
             "running", what, self.site.run.status.done
         )
         runner.drive(
             job_of(contract, {party.name: self.site.folder.read()}),
             federation,
-            progress=progress,
+            progress=partial(self._tell, federation),
             command=f"interlace submit  # {contract.run}",
         )
 

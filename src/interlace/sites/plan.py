@@ -42,7 +42,7 @@ from interlace.methods.baselines import Pooled
 from interlace.methods.catalogue import accepted, build_method, entry, is_horizontal
 from interlace.party import Party
 from interlace.serve.batch import Trained
-from interlace.sites.contract import Contract
+from interlace.sites.contract import Contract, Scoring
 from interlace.sites.folder import PartyFolder
 
 ROWS = 1024  # of a larger table so many are rehearsed, and half as many
@@ -75,7 +75,8 @@ FRAME = 65_536  # bytes of each kind beside: names are longer elsewhere, a batch
 TOLD = 8  # times for each training, beside once an epoch
 TOLD_BYTES = 640  # at most, answers too
 # Where people are scored
-OPENINGS = 1000  # of the conversation: at each start, and after a partner was away
+OPENINGS = 1000  # of the conversation with a service: at each start, and after a partner was away
+TWICE = 2  # all about a table: what was under way when a process ended is asked again
 ONE_BY_ONE = 8  # people of the rehearsal who are asked about, each alone
 PARTNER = 10  # a partner may have so many times as many people when it comes to blinded ids
 NO_CLAIM_DUE = frozenset({Kind.CONTROL, Kind.BLINDED_IDS, Kind.CIPHERTEXT})
@@ -453,7 +454,8 @@ class _Rehearsal:
 
 class _Scores(_Rehearsal):
     """People are scored with what a rehearsed training has learnt: one at a time, which takes the
-    most of each; so many as are agreed take no more than so many times that."""
+    most of each; so many as are agreed take no more than so many times that. Those of a table are
+    matched first, and take what one does for every batch, and what one more does for each."""
 
     def plan(self) -> Plan:
         """Rehearse, and draw the lines on."""
@@ -472,10 +474,20 @@ class _Scores(_Rehearsal):
                 f"'{self.name}' cannot count the people that it answers for where "
                 f"'{method}' scores, so it scores nobody over sites yet"
             )
+        batch, people = scores.batch, scores.people
+        if batch is None:
+            times: dict[str, float] = {"open": OPENINGS, "ask": people}
+            told = TOLD * OPENINGS
+        else:
+            rounds = math.ceil(people / batch)
+            larger = max(1.0, people / rows, len(self.party) / rows) * PARTNER
+            times = {"match": larger, "open": 1, "ask": rounds, "more": people - rounds}
+            times = {step: TWICE * often for step, often in times.items()}
+            told = TWICE * (TOLD + rounds)
         total: dict[Kind, Counts] = defaultdict(lambda: np.zeros(2))
         for (step, kind), found in sent.items():
-            total[kind] = total[kind] + found * {"open": OPENINGS, "ask": scores.people}[step]
-        told = TOLD * OPENINGS * (1 if passive else len(self.contract.passive))
+            total[kind] = total[kind] + found * times[step]
+        told *= 1 if passive else len(self.contract.passive)
         total[Kind.CONTROL] = total[Kind.CONTROL] + np.array([told, told * TOLD_BYTES])
         leaves = {
             kind: Leaving(
@@ -483,9 +495,10 @@ class _Scores(_Rehearsal):
             )
             for kind, (messages, size) in sorted(total.items(), key=lambda item: -item[1][1])
         }
+        asked = people * (1 if batch is None else TWICE)
         # Whom of all these people the questions are about is the driver's choice: all may be one.
         worst = {
-            guard: Claim(claim.releases * scores.people, claim.epsilon * scores.people)
+            guard: Claim(claim.releases * asked, claim.epsilon * asked)
             for guard, claim in claims.items()
         }
         return Plan(
@@ -493,12 +506,10 @@ class _Scores(_Rehearsal):
             party=self.name,
             leaves=leaves,
             guards=self._guards(leaves),
-            people=self.answers * scores.people if passive else None,
+            people=self.answers * asked if passive else None,
             assumed=[
-                "rehearsed on made-up partners, people asked about one at a time, and drawn on in "
-                f"a straight line to {scores.people:,}; more in one question take less",
+                *_how_scored(scores),
                 f"with {MARGIN - 1:.0%} and {FRAME // 1024} KiB a kind added",
-                f"the conversation opened up to {OPENINGS:,} times, once at every start",
                 "privacy counted as if every question were about one and the same person",
             ],
             **self._privacy(set(total), worst),
@@ -506,7 +517,7 @@ class _Scores(_Rehearsal):
 
     def _rehearse(self, rows: int, shared: float, lengths: Mapping[str, int]) -> _Point:
         """What opening the conversation sends, and at most the question about one person."""
-        super()._rehearse(rows, shared, lengths)
+        training = super()._rehearse(rows, shared, lengths)
         trained = Trained.read(self.scratch / f"run{self.runs}")
         there = {name: str(file.table) for name, file in trained.job.parties.items()}
         federation = trained.simulate(there)
@@ -514,22 +525,32 @@ class _Scores(_Rehearsal):
         party = federation.engine.parties[self.name]
         sent: dict[tuple[str, Kind], Counts] = {}
         before = _sent_by(party)
-        people = trained.shared(federation)[:ONE_BY_ONE]
+        people = trained.shared(federation)
         model = trained.model(trained.job.method.name, federation)
         claims: dict[str, dict[str, Any]] = {}
-        for step, some in (("open", None), *(("ask", row) for row in people)):
-            if some is not None:
-                answered = party.boundary.people
-                model.outputs(federation.view(np.array([some])))
+        steps = [("open", people[:0]), *(("ask", row) for row in people[:ONE_BY_ONE, None])]
+        if together := self._together(len(people)):
+            steps.append(("more", people[:together]))
+        for step, some in steps:
+            answered = party.boundary.people
+            if len(some):
+                model.outputs(federation.view(some))
+            if step == "ask":
                 self.answers = max(self.answers, party.boundary.people - answered)
                 claims = claims or party.boundary.accounts()  # of one question
             now = _sent_by(party)
             for kind in now:
                 found = now[kind] - before.get(kind, np.zeros(2))
+                if step == "more":  # for each beside the first
+                    found = (found - sent.get(("ask", kind), np.zeros(2))).clip(min=0)
+                    found /= len(some) - 1
                 sent[step, kind] = np.maximum(found, sent.get((step, kind), np.zeros(2)))
             before = now
         for one in federation.engine.parties.values():
             one.boundary.ledger.close()
+        if together:
+            matching = {k: found for (where, k), found in training.sent.items() if where == SESSION}
+            sent |= {("match", kind): found for kind, found in matching.items()}
         return _Point(
             {key: found for key, found in sent.items() if found.any()},
             {
@@ -538,6 +559,30 @@ class _Scores(_Rehearsal):
                 if "epsilon" in of
             },
         )
+
+    def _together(self, people: int) -> int:
+        """How many of so many rehearsed people are asked about at once, as those of a table are."""
+        scores = self.contract.scores
+        if scores is None or scores.batch is None or people < 2:
+            return 0
+        rounds = math.ceil(scores.people / scores.batch)
+        return max(2, min(people, math.ceil(scores.people / rounds)))
+
+
+def _how_scored(scores: Scoring) -> list[str]:
+    """What the figures rest on where people are scored."""
+    if scores.batch is None:
+        return [
+            "rehearsed on made-up partners, people asked about one at a time, and drawn on in "
+            f"a straight line to {scores.people:,}; more in one question take less",
+            f"the conversation opened up to {OPENINGS:,} times, once at every start",
+        ]
+    return [
+        "rehearsed on made-up partners, and drawn on in a straight line to "
+        f"{scores.people:,} people, {scores.batch:,} at a time",
+        "all of it twice, since a run that was killed asks again for what it had lost",
+        f"to match them, as if a partner had up to {PARTNER} times as many people",
+    ]
 
 
 def _sent_by(party: Party) -> dict[Kind, Counts]:

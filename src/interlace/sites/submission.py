@@ -155,7 +155,7 @@ class _Following:
         if state != self.last:
             self.on_state(self.job, state)
             self.last = state
-        answers = self.contract.scores is not None and status.state == "running"
+        answers = self.contract.online and status.state == "running"
         if status.done > self.furthest or answers:
             self.furthest, self.since = status.done, time.monotonic()
         if not state.startswith("FINISHED"):
@@ -194,7 +194,7 @@ class _Following:
         """Whether partners whom a service cannot reach have been heard of since: their sites are
         there, and have no process of this job any more."""
         alone = status.state == "running" and status.job == self.job and status.reason
-        if not (self.contract.scores and alone):
+        if not (self.contract.online and alone):
             self.heard = {}
             return False
         clients = server.get_system_info().client_info
