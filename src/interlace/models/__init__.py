@@ -9,6 +9,7 @@ from interlace.models.training import (
     seeded,
     set_rate,
     training_state,
+    warm_up,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "seeded",
     "set_rate",
     "training_state",
+    "warm_up",
 ]

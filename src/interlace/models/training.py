@@ -46,6 +46,11 @@ class Optimisation(BaseModel):
         return self.learning_rate
 
 
+def warm_up() -> None:
+    """Load what PyTorch leaves until the first optimiser is made, its compiler: a second or two."""
+    Optimisation().optimiser(nn.Linear(1, 1))
+
+
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every parameter group."""
     for group in optimiser.param_groups:
