@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from interlace.boundary import Kind, Slot
+from interlace.boundary import Kind, Ledger, Slot
 from interlace.engines.sites import Answering, Gate
 from interlace.errors import PolicyError, Refused
 from interlace.party import RunSide, State, read_state, write_state
@@ -19,7 +20,7 @@ from interlace.sites.account import Account
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder
 from interlace.sites.folder import Site as Membership
-from interlace.sites.job import Site
+from interlace.sites.job import Driver, Site
 from interlace.sites.plan import Leaving, Plan
 
 CONTRACT = Contract(
@@ -80,6 +81,54 @@ def test_a_run_that_goes_on_is_charged_again_and_one_that_begins_is_not(tmp_path
         site(tmp_path, budget=budget).party()
 
 
+def test_who_is_asked_about_again_and_again_tells_no_more_than_was_planned(tmp_path: Path) -> None:
+    guards = {"embedding": [{"clip": {"norm": 1.0}}, {"laplace": {"scale": 20.0}}]}
+    party = site(tmp_path, guards=guards).party()
+    each = 2 * 10**0.5 / 20  # of a row of ten numbers
+    for training in (0, 1):  # the plan's epsilon is 1.0 for both
+        party.train_anew(training)
+        release(party, 2)
+    release(party, 2)
+    assert party.boundary.epsilon == pytest.approx(3 * each)
+    with pytest.raises(PolicyError, match="at most epsilon 1 in a run"):
+        release(party, 2)
+
+
+def test_who_hears_nothing_leaves_and_the_run_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    left = site(tmp_path, idle_hours=0.5)
+    assert left._most_silence() == 1800
+    left.answering = cast(Answering, SimpleNamespace(outcome=()))
+    release(left.party())
+    left._leave()
+    status = left.run.status
+    assert (status.state, codes) == ("paused", [1])
+    assert "'bank' has said nothing for long (`idle_hours`)" in status.reason
+    assert Ledger(left.run.ledger).sent_by("shop"), "nothing waits to be written"
+
+
+def test_the_others_hear_who_refused_and_not_why(tmp_path: Path) -> None:
+    class Refusing(Driver):
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+            self.site = cast(Site, SimpleNamespace(folder=SimpleNamespace(name="bank")))
+
+        def _meet(self) -> None:
+            raise self.error
+
+    secret = "at most 7 people at once (`max_rows`)"
+    for error, state in ((Refused(secret), "refused"), (PolicyError(secret), "failed")):
+        error.by = "shop"
+        said = Refusing(error)._tried()
+        assert said[0] == state
+        assert secret in said[1]
+        assert "7" not in said[2]
+        assert "'shop'" in said[2]
+
+
 def test_a_policy_that_was_narrowed_since_the_approval_holds(tmp_path: Path) -> None:
     site(tmp_path).party()
     with pytest.raises(Refused, match=r"does not train with 'bank'"):
@@ -87,7 +136,7 @@ def test_a_policy_that_was_narrowed_since_the_approval_holds(tmp_path: Path) -> 
 
 
 def test_no_noise_comes_twice_and_networks_begin_alike(tmp_path: Path) -> None:
-    guards = {"embedding": [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 1.0}}]}
+    guards = {"embedding": [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 20.0}}]}
     drawn, kept = [], []
     for _process in range(2):
         party = site(tmp_path, guards=guards).party()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import io
 import logging
+import os
 import secrets
 import shutil
 import threading
@@ -55,6 +56,7 @@ from interlace.sites.approval import (
 from interlace.sites.contract import Contract
 from interlace.sites.folder import Listening, PartyFolder, People, State, Status
 from interlace.sites.provision import party_of
+from interlace.sites.silence import Silence
 from interlace.sites.submission import CONTRACT
 
 DAYS = 30  # the longest that a run can take
@@ -121,6 +123,7 @@ class Site:
                 party=self.party,
                 sides=sides_of(self.contract),
             )
+            self.silence = Silence(self._most_silence, self._leave)
             if core := flare.core_of(self.cell):
                 flare.answer_by(core, self.job, self.contract.active, self._receive)
         # What it would let out takes seconds to reckon: all parties do so at once.
@@ -143,10 +146,13 @@ class Site:
     @collab.final
     def stop(self) -> None:
         """The job is over; where it did not come to its end, the run can go on."""
+        self._pause(f"the job ended before '{self.contract.active}' said so")
+
+    def _pause(self, reason: str) -> None:
         if self._party is not None:
             self._party.boundary.ledger.flush()
         if self.answering is not None and not self.answering.outcome:
-            self.note("paused", reason=f"the job ended before '{self.contract.active}' said so")
+            self.note("paused", reason=reason)
 
     def gate(self) -> Gate:
         """Whether this party takes part."""
@@ -227,7 +233,23 @@ class Site:
             Status(state=state, doing=doing, done=done, reason=reason, job=self.job, began=began)
         )
 
+    def _most_silence(self) -> float:
+        """Seconds that the driver may say nothing."""
+        try:
+            return self.folder.read().policy.idle_hours * 3600
+        except InterlaceError:  # somebody is writing it
+            return float("inf")
+
+    def _leave(self) -> None:
+        """End this process, of which nobody has wanted anything for long; the run can go on."""
+        self._pause(f"'{self.contract.active}' has said nothing for long (`idle_hours`)")
+        os._exit(1)  # FLARE sees a process that fell out, and ends the job
+
     def _receive(self, frame: bytes) -> bytes:
+        with self.silence.broken():
+            return self._answered_to(frame)
+
+    def _answered_to(self, frame: bytes) -> bytes:
         assert self.answering is not None
         answer = self.answering.receive(frame)
         party = self._party
@@ -297,8 +319,8 @@ class Driver:
                 ended = "the job was ended; the service can go on"
                 return "paused", ended, ended
             self._run()
-        except Refused as e:
-            return "refused", str(e), str(e)
+        except Refused as e:  # its words are for the driver, and not for all
+            return "refused", str(e), f"'{e.by or self.site.folder.name}' refused"
         except PartyAway as e:
             self.engine.patience = 0.0  # who is away is not waited for once more
             return "paused", str(e), str(e)
@@ -308,7 +330,8 @@ class Driver:
             log.exception("the run failed")
             kind = type(e).__name__
             own = str(e) if isinstance(e, InterlaceError) else f"{kind}; {self.site.run.log} has it"
-            return "failed", own, f"{kind} at '{self.site.folder.name}'"
+            by = e.by if isinstance(e, InterlaceError) else ""
+            return "failed", own, f"{kind} at '{by or self.site.folder.name}'"
         return "finished", "", ""
 
     def _meet(self) -> None:
@@ -327,7 +350,7 @@ class Driver:
             name = waiting[0]
             gate = self.engine.state(name) if name in self.contract.passive else self.site.gate()
             if gate.state == "refused":
-                raise Refused(f"'{name}' does not take part: {gate.reason}")
+                raise _declined(name, gate)
             if gate.state == "approved":
                 words.append(approved_by(name, gate.word, self.contract, root))
                 waiting.remove(name)
@@ -369,7 +392,7 @@ class Driver:
             except Refused:
                 for name in self.contract.passive:
                     if (gate := self.engine.state(name)).state == "refused":
-                        refusals.append(Refused(f"'{name}' does not take part: {gate.reason}"))
+                        refusals.append(_declined(name, gate))
                         over.set()
                 raise
 
@@ -477,6 +500,13 @@ def trainings_of(contract: Contract) -> int:
     if contract.scores:
         return 0
     return len(contract.seeds) * (1 + len(runner.compared(job_of(contract)))) + 1
+
+
+def _declined(name: str, gate: Gate) -> Refused:
+    """The error that a party takes no part."""
+    error = Refused(f"'{name}' does not take part: {gate.reason}")
+    error.by = name
+    return error
 
 
 def _kept_secret(file: Path) -> int:
