@@ -138,6 +138,30 @@ def test_a_table_is_matched_and_scored_within_its_plan(
             assert h.kind is Kind.BLINDED_IDS or h.planned_bytes < 5 * h.bytes + 200_000
 
 
+def test_privacy_where_a_table_is_scored_is_of_each_person_and_held(
+    make_party: Make, contract: Contract
+) -> None:
+    noise = [{"clip": {"norm": 1.0}}, {"gaussian": {"sigma": 20.0}}]
+    shop = make_party("shop", guards={"embedding": noise})
+    few, many = (plan_of(shop, contract.to_score(n, 0, batch=40)) for n in (50, 5000))
+    online = plan_of(shop, contract.to_score(50, 0))
+    assert few.epsilon == many.epsilon
+    assert few.epsilon is not None
+    assert online.epsilon is not None
+    assert 0 < few.epsilon < online.epsilon
+    boundary = Boundary("shop", many.applied(shop.read().policy), Ledger(), seed=0)
+
+    def send() -> None:
+        boundary.about(torch.arange(40))
+        slot = Slot("answer", Kind.EMBEDDING)
+        boundary.release("split-0", "forward", "bank", [slot], [torch.zeros(40, 4)])
+
+    send()
+    send()  # for a run that has lost the first
+    with pytest.raises(PolicyError, match="at most epsilon"):
+        send()
+
+
 def test_people_who_cannot_be_counted_are_not_scored_over_sites(
     make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -495,10 +495,12 @@ class _Scores(_Rehearsal):
             )
             for kind, (messages, size) in sorted(total.items(), key=lambda item: -item[1][1])
         }
-        asked = people * (1 if batch is None else TWICE)
+        asked = people if batch is None else TWICE * people
         # Whom of all these people the questions are about is the driver's choice: all may be one.
+        # A table's are asked about in turn; the boundary holds the driver to that by their epsilon.
+        of_one = people if batch is None else TWICE
         worst = {
-            guard: Claim(claim.releases * asked, claim.epsilon * asked)
+            guard: Claim(claim.releases * of_one, claim.epsilon * of_one)
             for guard, claim in claims.items()
         }
         return Plan(
@@ -510,7 +512,6 @@ class _Scores(_Rehearsal):
             assumed=[
                 *_how_scored(scores),
                 f"with {MARGIN - 1:.0%} and {FRAME // 1024} KiB a kind added",
-                "privacy counted as if every question were about one and the same person",
             ],
             **self._privacy(set(total), worst),
         )
@@ -576,6 +577,7 @@ def _how_scored(scores: Scoring) -> list[str]:
             "rehearsed on made-up partners, people asked about one at a time, and drawn on in "
             f"a straight line to {scores.people:,}; more in one question take less",
             f"the conversation opened up to {OPENINGS:,} times, once at every start",
+            "privacy counted as if every question were about one and the same person",
         ]
     return [
         "rehearsed on made-up partners, and drawn on in a straight line to "
