@@ -339,6 +339,39 @@ def test_run_report_and_predict(call: Call, finished: Path, tables: Tables, fold
     assert pl.read_csv(folder / "scores.csv").equals(scores)
 
 
+def test_predict_says_that_ids_lost_their_zeros_and_that_a_category_is_new(
+    call: Call, tables: Tables, write_job: WriteJob
+) -> None:
+    number = pl.col("id").str.slice(1).str.zfill(6)
+    found = {name: table.with_columns(number) for name, table in tables.items()}
+    towns = pl.Series("town", ["Ulm", "Bonn", "Kiel"] * 40)
+    found["shop"] = found["shop"].with_columns(towns)
+    job = write_job(found, compare=["active_alone"])
+    assert call("run", job, "--out", "run").exit_code == 0
+    given = ("--table", "bank=new.csv", "--table", "shop=theirs.csv")
+
+    found["bank"].write_csv("new.csv")
+    found["shop"].write_csv("theirs.csv")
+    done = call("predict", "run", *given)
+    assert done.exit_code == 0, done.output
+    assert "!" not in done.stderr
+
+    cut = found["bank"].with_columns(pl.col("id").str.strip_chars_start("0"))
+    cut.filter(pl.col("id") != "").write_csv("new.csv")
+    grown = pl.when(pl.int_range(pl.len()) < 5).then(pl.lit("Oslo")).otherwise("town")
+    found["shop"].with_columns(town=grown).write_csv("theirs.csv")
+    done = call("predict", "run", *given)
+    assert done.exit_code == 0, done.output
+    assert "bank and shop would share 99 more people if leading zeros were ignored" in done.stderr
+    assert (
+        "shop: 5 people have a category in 'town' that the table of the run did not" in done.stderr
+    )
+    assert "Oslo" not in done.output
+
+    Path("shop.csv").unlink()
+    assert "table of the run is not there" in call("predict", "run", *given).stderr
+
+
 def test_a_changed_ledger_shows(call: Call, finished: Path) -> None:
     done = call("report", finished, "--verify")
     assert done.exit_code == 0

@@ -76,7 +76,10 @@ def predict(
         return
     from interlace.serve.batch import predict as score
 
-    _write(score(run, tables), out)
+    doubts: list[str] = []
+    _write(score(run, tables, tell=doubts.append), out)
+    for doubt in doubts:
+        say(Text.assemble(("! ", "bold yellow"), f"{doubt}."))
 
 
 def _over_sites(run: Path, tables: Mapping[str, str], out: Path, *, most: int, yes: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from interlace.methods.catalogue import build_method, entry, is_horizontal
 from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.party import Party, State, holds_state, read_state, write_state
 from interlace.runner import compared, make_party
+from interlace.serve.doubts import doubts
 
 Outputs = NDArray[np.float64]
 
@@ -29,7 +31,11 @@ ALONE = ("active_alone", "own_columns")  # either scores the people whom no part
 
 
 def predict(
-    run: str | Path, tables: Mapping[str, str | Path], *, seed: int | None = None
+    run: str | Path,
+    tables: Mapping[str, str | Path],
+    *,
+    seed: int | None = None,
+    tell: Callable[[str], None] = warnings.warn,
 ) -> pl.DataFrame:
     """Score new people with the models of a run.
 
@@ -37,6 +43,8 @@ def predict(
         run: The run folder.
         tables: Each party's table of new people, by the party's name. A label column may be absent.
         seed: Which training's models to use; by default the first seed's.
+        tell: Hears what is doubtful: people who would match if ids were written as in training, and
+            categories that are new. In counts; not of a horizontal run.
 
     Returns:
         One row for each person of the active party's table: the id, ``prediction``, for a
@@ -62,6 +70,10 @@ def predict(
     federation = trained.simulate(tables)
     scores = trained.scores(federation)
     flush_ledgers(federation)
+    assert isinstance(federation.engine, InProcess)
+    results = Results.read(trained.folder / "results.json")
+    for doubt in doubts(federation.engine.parties, job, results):
+        tell(doubt)
     return scores
 
 
