@@ -148,6 +148,41 @@ def test_garbage_is_no_request(authority: provision.Authority, tmp_path: Path) -
             authority.approve(tmp_path / "x.zip")
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [b"[]", b"{}", b'{"name": 1}', b"\xff", b"[" * 100_000, b'{"name": "x\x1b[2K"}'],
+    ids=["list", "empty", "number", "no text", "deep", "control"],
+)
+def test_a_request_that_is_none_is_refused(
+    asked: bytes, authority: provision.Authority, tmp_path: Path
+) -> None:
+    inner, bundle = tmp_path / "inner.zip", tmp_path / "bundle.zip"
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("request.json", asked)
+    with zipfile.ZipFile(bundle, "w") as archive:
+        archive.writestr("site.zip", inner.read_bytes())
+    with pytest.raises((Refused, JobError)):
+        authority.approve(bundle)
+
+
+def test_a_name_that_looks_like_one_that_was_given_is_refused(
+    authority: provision.Authority, join: Join, tmp_path: Path
+) -> None:
+    join("north-shop")
+    other = folder(tmp_path, "North_Shop")
+    request = provision.request(other, provision.Invitation.read(authority.invitation))
+    for again in (False, True):
+        with pytest.raises(Refused, match="looks like 'north-shop'"):
+            authority.approve(request, again=again)
+
+
+def test_an_invitation_names_a_machine(tmp_path: Path) -> None:
+    for host in ("../x", "a b", "a\x1b[2K", "", "a" * 300):
+        (tmp_path / "i.yaml").write_text(json.dumps({"federation": "trial", "host": host}))
+        with pytest.raises(JobError, match="not an invitation"):
+            provision.Invitation.read(tmp_path / "i.yaml")
+
+
 def test_the_checks_tell_what_is_wrong(join: Join) -> None:
     party = join("checked")
     found = list(check(party, connect=False))

@@ -57,6 +57,21 @@ def test_runs_are_found_by_how_their_names_begin(make_party: Make, contract: Con
         bank.find("")
 
 
+def test_a_jobs_name_is_its_run_and_not_the_scores_by_it(
+    make_party: Make, contract: Contract
+) -> None:
+    bank = make_party("bank")
+    scores = contract.to_score(10, 0)
+    for each in (contract, scores):
+        bank.run(each.run).keep(each)
+    assert scores.run.startswith(contract.name)
+    assert bank.find(contract.name).name == contract.run
+    assert bank.find(f"{contract.name}-scores").name == scores.run
+    bank.run("small-0").keep(contract.model_copy(update={"seeds": [7]}))
+    with pytest.raises(JobError, match="several runs begin so"):
+        bank.find(contract.name)
+
+
 @pytest.mark.parametrize("name", ["..", "../shop", "a/b", ".hidden", ""])
 def test_a_run_stays_in_its_folder(name: str, make_party: Make) -> None:
     with pytest.raises(JobError, match="not the name of a run"):

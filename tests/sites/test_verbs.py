@@ -336,3 +336,50 @@ def test_a_party_sees_what_of_its_privacy_budget_is_spent(call: Any, make_party:
     Account(shop.root).charge("a run", 3.25, 1e-5)
     said = " ".join(call("party", "check", "--party", shop.root, "--offline").output.split())
     assert "epsilon 3.25 of 8, delta 1e-05 of 0.001" in said
+
+
+def test_where_nobody_can_be_asked_the_way_out_is_said(call: Any, asked: Any) -> None:
+    shop, run = asked
+    silent = call("approve", "--party", shop.root, input="")
+    assert silent.exit_code == 2
+    assert "say --yes" in silent.output
+    assert approval.answer_of(run) is None
+    install = call("party", "install", "shop.zip", "--party", shop.root, input="")
+    assert install.exit_code == 2
+    assert "say --fingerprint" in install.output
+
+
+def test_a_fingerprint_that_is_none_is_told_from_one_that_differs(call: Any, asked: Any) -> None:
+    shop, _ = asked
+    for told in ("SHA256:8A:8D", "yes", "SHA256:" + ":".join(["8G"] * 32)):
+        done = call("party", "install", "shop.zip", "--fingerprint", told, "--party", shop.root)
+        assert done.exit_code == 2
+        assert "32 pairs of the digits" in " ".join(done.output.split())
+    right = " ".join(["8a"] * 32)  # as somebody types it
+    done = call("party", "install", "shop.zip", "--fingerprint", right, "--party", shop.root)
+    assert "there is no file shop.zip" in done.output
+
+
+def test_up_and_down_take_their_parties_as_all_verbs_do(call: Any, make_party: Make) -> None:
+    folders = [make_party(name).root for name in ("bank", "shop")]
+    assert call("party", "down", folders[0]).exit_code == 2
+    done = call("party", "down", "--party", folders[0], "--party", folders[1])
+    assert done.exit_code == 0, done.output
+    assert done.output.split() == ["bank:", "was", "not", "up", "shop:", "was", "not", "up"]
+
+
+def test_what_a_partner_made_up_does_not_reach_the_terminal(
+    call: Any, asked: Any, tmp_path: Path
+) -> None:
+    shop, run = asked
+    run.log.write_text("refused '\x1b[2K\x9b1A'\nnext\tline\n")
+    shown = call("logs", "--party", shop.root).output
+    assert "next" in shown
+    assert all(c.isprintable() or c in "\n\t" for c in shown)
+    Ledger(run.ledger).close()
+    fields = "session,operation,kind,sender,receiver,round,shape,dtype,bytes,part"
+    for session in ("split-0\x1b[2K", "=1\x9b1A"):
+        (tmp_path / "theirs.csv").write_text(f"{fields}\n{session},f,x,bank,shop,1,,json,1,0\n")
+        done = call("ledger", "diff", "--theirs", "theirs.csv", "--party", shop.root)
+        assert done.exit_code == 2
+        assert "is not what `interlace ledger export` writes" in " ".join(done.output.split())

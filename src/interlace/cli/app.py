@@ -109,7 +109,7 @@ def _guarded(function: Callable[P, R]) -> Callable[P, R]:
 def _fail(message: str, code: int) -> NoReturn:
     if _debug:
         traceback.print_exc()
-    console.say(Text.assemble(("error: ", "bold red"), message))
+    console.say(Text.assemble(("error: ", "bold red"), console.legible(message)))
     raise typer.Exit(code)
 
 

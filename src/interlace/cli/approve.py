@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typer
 from rich.text import Text
 
 from interlace.cli.console import say, show
@@ -10,6 +9,7 @@ from interlace.cli.sites import (
     FolderOption,
     RunArgument,
     Yes,
+    confirm,
     opened,
     show_contract,
     show_plan,
@@ -38,7 +38,7 @@ def approve(run: RunArgument = None, party: FolderOption = None, yes: Yes = Fals
     say("Rehearsing …")
     show_plan(approval.plan_for(folder, asked))
     if not yes:
-        typer.confirm(f"Approve it for '{folder.name}'?", abort=True, err=True)
+        confirm(f"Approve it for '{folder.name}'?")
     done = approval.approve(folder, asked)
     assert done.approval is not None
     show(Text.assemble(("approved  ", "bold green"), asked.name))

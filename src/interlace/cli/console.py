@@ -34,6 +34,11 @@ def show(*things: object) -> None:
         out.print(thing, markup=False, soft_wrap=isinstance(thing, str | Text))
 
 
+def legible(text: str) -> str:
+    """What others may have written a part of, without what would change the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
+
+
 def say(text: str | Text) -> None:
     """Tell the user what is going on, beside the results."""
     err.print(text, markup=False, soft_wrap=True)

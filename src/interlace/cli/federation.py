@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from interlace.cli.console import say, show
-from interlace.cli.sites import Yes
+from interlace.cli.sites import Yes, confirm
 from interlace.errors import JobError
 
 
@@ -43,7 +43,7 @@ def new(
         interlace federation new --here bank shop clinic
 
     What comes out: a folder with the root key, which stays, and `invitation.yaml`, which all get.
-    With --here: a folder for each party, ready for `interlace party up bank shop clinic`.
+    With --here: a folder for each party, ready for `interlace party up`.
     """
     from interlace.sites import provision
 
@@ -104,7 +104,7 @@ def approve(
         Text.assemble("Its digits: ", (provision.digest_of(request), "bold")),
     )
     if not yes:
-        typer.confirm("Has the organisation read you the same digits?", abort=True, err=True)
+        confirm("Has the organisation read you the same digits?")
     file = authority.approve(request, again=again)
     show(Text.assemble("Certificates: ", (str(file), "bold cyan")))
     say(
@@ -127,10 +127,11 @@ def _all_here(parties: list[str], name: str, port: int, root: Path) -> None:
             text = PARTY_FILE.format(table="table.csv", id="id", label=line)
             write_whole(file, text.encode())
         show(Text.assemble("Party: ", (str(folder.root), "bold cyan")))
-    names = " ".join(parties)
+    show(Text.assemble("Fingerprint: ", (provision.Authority(root / name).fingerprint, "bold")))
+    named = " ".join(f"--party {root / party}" for party in parties)
     say(
         "All keys lie on this machine: good for trying, not for organisations.\n"
         f"Write each party's table and label into its party.yaml; then\n"
-        f"\n    interlace party up {names}\n"
-        f"    interlace submit job.yaml --party {parties[0]}\n"
+        f"\n    interlace party up {named}\n"
+        f"    interlace submit job.yaml --party {root / parties[0]}\n"
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.console import say, show
+from interlace.cli.console import legible, say, show
 from interlace.cli.sites import FolderOption, RunArgument, opened
 
 
@@ -35,7 +35,7 @@ def logs(
                 text = file.read()
                 at = file.tell()
             if text:
-                show(text.rstrip("\n"))
+                show(legible(text.rstrip("\n")))
         if not follow or one.status.over:
             return
         time.sleep(1.0)

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from interlace.cli.console import say, show
-from interlace.cli.sites import FolderOption, opened, show_promises
+from interlace.cli.sites import FolderOption, FoldersOption, opened, prompt, show_promises
 from interlace.errors import JobError
 
 PARTY_FILE = """\
@@ -23,9 +23,11 @@ policy:
   # partners: [shop]          # with whom; by default all of the federation
   # methods: [split]          # which methods; by default all
   # purposes: [credit]        # for what, by the job's `purpose`
-  # max_bytes: 100_000_000    # in one training
+  # max_bytes: 100_000_000    # in one run
   # smallest_group: 10        # no answer about fewer people
   # runs_per_day: 5
+  # asks_per_day: 100         # contracts of one partner that are looked at
+  # idle_hours: 48            # a run whose driver says nothing for so long is paused
   # budget: {{epsilon: 8.0}}    # over all runs; needs guards that claim privacy
   # guards:
   #   embedding: [{{clip: {{norm: 1.0}}}}, {{gaussian: {{sigma: 2.0}}}}]
@@ -110,12 +112,12 @@ def request(
 def install(
     certificates: Annotated[Path, typer.Argument(help="What the coordinator sent back.")],
     fingerprint: Annotated[
-        str,
+        str | None,
         typer.Option(
-            prompt="The root's fingerprint, as the coordinator reads it out",
-            help="Of the federation's root certificate, by another channel than the file.",
+            help="Of the federation's root certificate, by another channel than the file; asked "
+            "for if it is not given."
         ),
-    ],
+    ] = None,
     party: FolderOption = None,
 ) -> None:
     """Take up the certificates: put this party's start-up kit together.
@@ -130,6 +132,9 @@ def install(
     from interlace.sites import provision
 
     folder = opened(party)
+    if fingerprint is None:
+        question = "The root's fingerprint, as the coordinator reads it out"
+        fingerprint = prompt(question, "--fingerprint")
     kinds = provision.install(folder, certificates, fingerprint)
     show(Text(f"Installed: {listed(kinds)} of '{folder.name}' in '{folder.site.federation}'."))
     say("No code comes with a job here, and nobody can run commands. Next: `interlace party check`")
@@ -163,9 +168,7 @@ def check(
 
 
 def up(
-    folders: Annotated[
-        list[Path] | None, typer.Argument(help="Parties' folders.", show_default=".")
-    ] = None,
+    party: FoldersOption = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, as a service manager or container wants.")
     ] = False,
@@ -174,7 +177,7 @@ def up(
 
         interlace party up
 
-        interlace party up bank shop clinic    # for trying, all on one machine
+        interlace party up --party bank --party shop    # for trying, both on one machine
 
     The site dials out to the server alone: it needs no open port. The party that hosts the server
     starts it too, on its one port.
@@ -183,7 +186,7 @@ def up(
 
     from interlace.sites import service
 
-    parties = [opened(folder) for folder in folders] if folders else [opened(None)]
+    parties = [opened(folder) for folder in party or [None]]
     for one in parties:
         show_promises(one.name, one.read().policy)
     if foreground:
@@ -198,11 +201,7 @@ def up(
         show(Text.assemble(("up     ", "bold green"), name))
 
 
-def down(
-    folders: Annotated[
-        list[Path] | None, typer.Argument(help="Parties' folders.", show_default=".")
-    ] = None,
-) -> None:
+def down(party: FoldersOption = None) -> None:
     """End this organisation's site.
 
         interlace party down
@@ -211,7 +210,7 @@ def down(
     """
     from interlace.sites import service
 
-    for one in [opened(folder) for folder in folders] if folders else [opened(None)]:
+    for one in [opened(folder) for folder in party or [None]]:
         ended = service.down(one)
         show(Text(f"{one.name}: {'ended' if ended else 'was not up'}"))
 

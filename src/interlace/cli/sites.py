@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +12,7 @@ import typer
 from rich.text import Text
 
 from interlace.cli.console import say, show, table
+from interlace.errors import JobError
 
 if TYPE_CHECKING:
     from interlace.boundary import Policy
@@ -20,6 +24,15 @@ FolderOption = Annotated[
     Path | None,
     typer.Option(
         "--party", metavar="FOLDER", help="The party's folder; by default $INTERLACE_PARTY, or `.`"
+    ),
+]
+FoldersOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--party",
+        metavar="FOLDER",
+        help="The party's folder; by default $INTERLACE_PARTY, or `.`. For several, say it again.",
+        show_default=False,
     ),
 ]
 RunArgument = Annotated[
@@ -34,6 +47,41 @@ def opened(folder: Path | None) -> PartyFolder:
     from interlace.sites.folder import here
 
     return here(folder)
+
+
+def confirm(question: str) -> None:
+    """Go on if whoever is asked says yes.
+
+    Raises:
+        JobError: nobody is there to be asked.
+        typer.Abort: they say no.
+    """
+    with _somebody_there("--yes"):
+        said = typer.confirm(question, err=True)
+    if not said:
+        raise typer.Abort
+
+
+def prompt(question: str, option: str) -> str:
+    """What whoever is asked says.
+
+    Raises:
+        JobError: nobody is there to be asked.
+    """
+    with _somebody_there(option):
+        return str(typer.prompt(question, err=True))
+
+
+@contextmanager
+def _somebody_there(option: str) -> Iterator[None]:
+    try:
+        yield
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise JobError(
+            f"this asks, and nobody is at the terminal to answer; do it at one, or say {option}"
+        ) from None
 
 
 def show_contract(contract: Contract) -> None:

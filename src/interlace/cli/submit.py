@@ -11,7 +11,7 @@ from rich.text import Text
 
 from interlace.cli.console import say, show
 from interlace.cli.plan import contract_of
-from interlace.cli.sites import FolderOption, Yes, opened, show_contract, show_plan
+from interlace.cli.sites import FolderOption, Yes, confirm, opened, show_contract, show_plan
 from interlace.errors import JobError
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
             say("Rehearsing …")
             show_plan(approval.plan_for(folder, run))
             if not yes:
-                typer.confirm(
-                    "Approve this for your own party, and ask the others?", abort=True, err=True
-                )
+                confirm("Approve this for your own party, and ask the others?")
             approval.approve(folder, run)
         except BaseException:
             if new:  # nobody was asked: it is no run

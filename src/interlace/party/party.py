@@ -274,6 +274,10 @@ class Party:
         Raises:
             Refused: another partner drives a conversation of that name.
         """
+        if not session.isprintable():  # the ledger shows it to people
+            raise Refused(
+                f"party '{self.name}' was asked for a conversation without a legible name"
+            )
         held = self.sides.get(session)
         if held is not None and held.partner != partner:
             raise Refused(f"the conversation '{session}' of party '{self.name}' is another's")
@@ -319,12 +323,12 @@ def check_name(name: str) -> None:
     """
     if not _names_a_file(name):
         raise InterlaceError(
-            f"'{name[:60]}' cannot be a party's name: it is empty, starts with a '.', "
-            "holds a '/' or a zero byte, or is too long for a folder's name"
+            f"'{name[:60]}' cannot be a party's name: it is empty, starts with a '.', holds a '/' "
+            "or what cannot be printed, or is too long for a folder's name"
         )
 
 
 def _names_a_file(name: str) -> bool:
     """Whether a name that others chose leads nowhere else as the name of a file or folder."""
-    fits = "\0" not in name and len(name.encode()) <= 200  # of the 255 bytes that disks take
+    fits = name.isprintable() and len(name.encode()) <= 200  # of the 255 bytes that disks take
     return bool(name) and fits and not name.startswith(".") and Path(name).name == name

@@ -14,6 +14,8 @@ from interlace.errors import JobError
 from interlace.files import write_whole
 from interlace.sites.plan import Plan
 
+MOST_BYTES = 2**30  # of a partner's export
+
 
 class Held(NamedTuple):
     """A kind that left: how much the plan allowed, and how much it was."""
@@ -111,8 +113,12 @@ def exported(path: Path) -> list[Passed]:
         JobError: it is no such file.
     """
     try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        if path.stat().st_size > MOST_BYTES:
+            raise JobError(f"{path} is longer than the {MOST_BYTES:,} bytes that are read")
+        text = path.read_text()
+        if not all(map(str.isprintable, text.splitlines())):  # it is shown to people
+            raise ValueError
+        rows = list(csv.DictReader(text.splitlines()))
         return [
             Passed(
                 row["session"],

@@ -316,7 +316,7 @@ class PartyFolder:
             yield RunFolder(file.parent)
 
     def find(self, name: str | None) -> RunFolder:
-        """A run by its name or the beginning of it; without one, the latest.
+        """A run by its name, its job's name, or the beginning of it; without one, the latest.
 
         Raises:
             JobError: there is none, or several begin so.
@@ -326,7 +326,11 @@ class PartyFolder:
             raise JobError(f"nobody has asked '{self.name}' for a run yet")
         if name is None:
             return runs[0]
-        fits = [r for r in runs if r.name == name] or [r for r in runs if r.name.startswith(name)]
+        fits = (
+            [r for r in runs if r.name == name]
+            or [r for r in runs if r.name.rpartition("-")[0] == name]
+            or [r for r in runs if r.name.startswith(name)]
+        )
         if len(fits) != 1:
             names = ", ".join(r.name for r in (fits or runs)[:5])
             problem = "several runs begin so" if fits else f"there is no run '{name}'"

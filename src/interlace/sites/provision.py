@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from interlace.errors import InterlaceError, JobError, Refused
 from interlace.files import write_whole
 from interlace.sites import NOT_INSTALLED
-from interlace.sites.contract import NAME, check_site_name
+from interlace.sites.contract import NAME, alike, check_site_name
 from interlace.sites.folder import PartyFolder, Site
 
 Kind = Literal["site", "user", "server"]
@@ -76,8 +76,8 @@ class Invitation(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    federation: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
-    host: str
+    federation: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
+    host: str = Field(pattern=r"^[A-Za-z0-9.-]{1,253}$")
     port: int = Field(default=8002, gt=0, lt=65536)
 
     @classmethod
@@ -91,6 +91,26 @@ class Invitation(BaseModel):
             return cls.model_validate(yaml.safe_load(path.read_text()))
         except (ValidationError, yaml.YAMLError, UnicodeError) as e:
             raise JobError(f"{path} is not an invitation to a federation") from e
+
+
+class _Request(BaseModel):
+    """What interlace reads of FLARE's request for a certificate, which somebody else has made."""
+
+    name: str
+    project: str = ""
+    kind: str = ""
+
+    @classmethod
+    def read(cls, text: bytes) -> _Request:
+        """Read it.
+
+        Raises:
+            Refused: it is none.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as e:
+            raise Refused("this is not a request of NVIDIA FLARE's") from e
 
 
 _USERS = "@user.interlace"
@@ -110,6 +130,21 @@ def fingerprint_of(certificate: Path) -> str:
     """SHA-256 fingerprint of a certificate, as ``SHA256:AB:CD:…``."""
     loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
     return "SHA256:" + loaded.fingerprint(hashes.SHA256()).hex(":").upper()
+
+
+def _fingerprint(told: str) -> str:
+    """A fingerprint that somebody has typed, in the form that :func:`fingerprint_of` gives.
+
+    Raises:
+        JobError: it is none.
+    """
+    digits = re.sub(r"[\s:]", "", told.upper()).removeprefix("SHA256")
+    if not re.fullmatch("[0-9A-F]{64}", digits):
+        raise JobError(
+            "a fingerprint is SHA256: and 32 pairs of the digits 0 to 9 and A to F, as `interlace "
+            "federation new` prints it; ask the coordinator to read it out once more"
+        )
+    return "SHA256:" + ":".join(digits[i : i + 2] for i in range(0, 64, 2))
 
 
 def digest_of(file: Path) -> str:
@@ -156,7 +191,7 @@ class Authority:
             )
         if not NAME.fullmatch(name):
             raise JobError(f"'{name[:70]}' cannot be a federation's name: letters, digits, - and _")
-        if not re.fullmatch(r"[A-Za-z0-9.-]+", host):
+        if not re.fullmatch(r"[A-Za-z0-9.-]{1,253}", host):
             raise JobError(f"'{host[:70]}' is not the name of a machine in the network")
         self.root.mkdir(parents=True, exist_ok=True)
         profile = {
@@ -178,10 +213,10 @@ class Authority:
             Refused: it is no request, or asks for what this federation does not give.
         """
         invitation = Invitation.read(self.invitation)
-        found = {kind: json.loads(_member(blob, "request.json")) for kind, blob in _open(bundle)}
+        found = {kind: _Request.read(_member(blob, "request.json")) for kind, blob in _open(bundle)}
         if "site" not in found:
             raise Refused(f"{bundle} asks for no certificate of a site")
-        party = str(found["site"]["name"])
+        party = found["site"].name
         check_site_name(party)
         if party == invitation.host:
             raise Refused(
@@ -190,13 +225,13 @@ class Authority:
             )
         due = {"site": party, "user": user_name(party), "server": invitation.host}
         for kind, request in found.items():
-            if request["project"] != invitation.federation:
+            if request.project != invitation.federation:
                 raise Refused(
-                    f"{bundle} asks to join '{request['project']}', and this is "
+                    f"{bundle} asks to join '{request.project[:70]}', and this is "
                     f"'{invitation.federation}'; the party needs this federation's invitation"
                 )
-            if request["name"] != due[kind] or request["kind"] != kind:
-                raise Refused(f"{bundle} asks for a {kind} called '{request['name']}'")
+            if request.name != due[kind] or request.kind != kind:
+                raise Refused(f"{bundle} asks for a {kind} called '{request.name[:70]}'")
         return party, list(found)
 
     def approve(self, bundle: Path, *, again: bool = False) -> Path:
@@ -214,6 +249,12 @@ class Authority:
         """
         party, kinds = self.asked(bundle)
         out = self.root / "issued" / f"{party}.certificates.zip"
+        for other in (f.name.split(".")[0] for f in out.parent.glob("*.certificates.zip")):
+            if other != party and alike(other) == alike(party):
+                raise Refused(
+                    f"'{party}' looks like '{other}', which has its certificates already; the "
+                    "party needs another name"
+                )
         if out.exists() and not again:
             raise Refused(
                 f"'{party}' has its certificates already; if the same organisation asks once more, "
@@ -304,8 +345,10 @@ def install(folder: PartyFolder, certificates: Path, fingerprint: str) -> list[K
         fingerprint: The root certificate's, as the coordinator read it out.
 
     Raises:
+        JobError: that is no fingerprint.
         Refused: the certificates are of another federation or for other keys.
     """
+    fingerprint = _fingerprint(fingerprint)
     installed = []
     where = {"site": folder.kit, "user": folder.user, "server": folder.server}
     with tempfile.TemporaryDirectory(prefix="interlace-") as scratch:
