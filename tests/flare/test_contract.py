@@ -24,6 +24,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.hci.proto import MetaStatusValue
 
 from interlace.engines import flare
 from interlace.sites import provision, submission
@@ -45,6 +46,7 @@ from interlace.sites.contract import Contract
         (Session.get_job_meta, ["job_id"]),
         (Session.abort_job, ["job_id"]),
         (Session.get_system_info, []),
+        (Session.get_client_job_status, []),
         (Session.close, []),
     ],
 )
@@ -64,6 +66,7 @@ def test_constants_are_what_goes_over_the_wire() -> None:
     assert FQCN.join(["lab", "job"]) == "lab.job"
     assert FLContextKey.WORKSPACE_OBJECT
     assert JobMetaKey.STATUS.value == "status"
+    assert (MetaStatusValue.NO_REPLY, MetaStatusValue.ERROR) == ("no_reply", "error")
     assert RunStatus.RUNNING.value == "RUNNING"
     assert RunStatus.FINISHED_ABORTED.value == "FINISHED:ABORTED"
     assert RunStatus.FINISHED_COMPLETED.value.startswith("FINISHED")

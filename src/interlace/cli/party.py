@@ -180,14 +180,18 @@ def up(
         interlace party up --party bank --party shop    # for trying, both on one machine
 
     The site dials out to the server alone: it needs no open port. The party that hosts the server
-    starts it too, on its one port.
+    starts it too, on its one port. With a certificate that nobody would take it does not start.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     from interlace.sites import service
+    from interlace.sites.check import kits
 
     parties = [opened(folder) for folder in party or [None]]
     for one in parties:
+        for found in kits(one):
+            if found.verdict == "bad":
+                raise JobError(f"{found.what}. {found.way_out}")
         show_promises(one.name, one.read().policy)
     if foreground:
         if len(parties) > 1:

@@ -98,7 +98,7 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
             if new:  # nobody was asked: it is no run
                 shutil.rmtree(run.path)
             raise
-    number = submission.submit(folder.user, contract)
+    number = submission.submit(folder, contract)
     run.note(run.status.model_copy(update={"job": number, "reason": ""}))
     others = ", ".join(name for name in contract.parties if name != folder.name)
     say(f"Handed in. Now it is for {others}: interlace approve {run.name}")

@@ -54,7 +54,7 @@ def check(folder: PartyFolder, *, connect: bool = True) -> Iterator[Finding]:
         _table,
         _policy,
         _disk,
-        _kits,
+        kits,
     ]
     if connect:
         checks.append(_connection)
@@ -90,7 +90,7 @@ def _table(folder: PartyFolder) -> Iterator[Finding]:
     if file.table is None:
         yield Finding(
             "doubt",
-            "no table: this party can only drive a horizontal federation",
+            "no table: this party can only drive a horizontal federation, or be an arbiter",
             "Name it as `table:` in party.yaml",
         )
         return
@@ -142,7 +142,8 @@ def _disk(folder: PartyFolder) -> Iterator[Finding]:
     )
 
 
-def _kits(folder: PartyFolder) -> Iterator[Finding]:
+def kits(folder: PartyFolder) -> Iterator[Finding]:
+    """Check a party's certificates and keys, and that jobs bring it no code."""
     if not folder.kit.exists():
         yield Finding(
             "bad", "no certificate yet", "`interlace party request`, then `interlace party install`"

@@ -40,6 +40,7 @@ from interlace.files import write_whole
 from interlace.job.spec import Job, PartyFile
 from interlace.methods import Method
 from interlace.methods.catalogue import entry
+from interlace.models import warm_up
 from interlace.party import Party, PassiveSide, RunSide, holds_state, read_state, write_state
 from interlace.party import State as Kept
 from interlace.serve.batch import Outputs, Trained, outputs_in_batches
@@ -55,6 +56,7 @@ from interlace.sites.approval import (
 )
 from interlace.sites.contract import Contract
 from interlace.sites.folder import Listening, PartyFolder, People, State, Status
+from interlace.sites.plan import as_arbiter
 from interlace.sites.provision import party_of
 from interlace.sites.silence import Silence
 from interlace.sites.submission import CONTRACT
@@ -112,6 +114,9 @@ class Site:
         self.identity = Identity.of(self.folder.kit)
         self._gate, self._looked, self._told = Gate("waiting"), float("-inf"), ("", 0.0)
         self._deciding = threading.Lock()
+        if self.submitter == self.contract.active:  # nobody else ends what it began
+            write_whole(self.run.path / "job", self.job.encode())
+            threading.Thread(target=self._make_way, name="make way", daemon=True).start()
         self.answering: Answering | None = None
         if self.folder.name != self.contract.active:
             self.answering = Answering(
@@ -128,6 +133,16 @@ class Site:
                 flare.answer_by(core, self.job, self.contract.active, self._receive)
         # What it would let out takes seconds to reckon: all parties do so at once.
         threading.Thread(target=self.gate, daemon=True).start()
+        threading.Thread(target=warm_up, daemon=True).start()  # else they do, one after the other
+
+    def _make_way(self) -> None:
+        """End this process once a later job goes on with the run here. A server that was started
+        anew has forgotten this one, which nobody else would end."""
+        while (self.run.path / "job").read_text() == self.job:
+            time.sleep(LOOK_AGAIN)
+        if self._party is not None:
+            self._party.boundary.ledger.flush()
+        os._exit(1)
 
     @collab.publish
     def receive(self, frame: bytes) -> bytes:
@@ -172,6 +187,8 @@ class Site:
         """
         file, plan = self.folder.read(), plan_for(self.folder, self.run)
         scores, drives = self.contract.scores, self.answering is None
+        if self.folder.name == self.contract.arbiter:
+            file = as_arbiter(file)
         if scores and scores.batch and drives:
             file = file.model_copy(update={"table": People.of(self.run.path).table})
         others = [name for name in self.contract.parties if name != self.folder.name]
@@ -457,8 +474,9 @@ class Driver:
         contract = self.contract
         return Federation(
             self.site.party(),
-            contract.passive,
+            contract.partners,
             self.engine,
+            helpers=[contract.arbiter] if contract.arbiter else [],
             seed=contract.seeds[0],
             protocol=contract.align.protocol,
             reveal=contract.align.reveal,
@@ -480,7 +498,7 @@ class Driver:
 
 def job_of(contract: Contract, own: dict[str, PartyFile] | None = None) -> Job:
     """The job that a contract asks for; of the party files it holds one's own."""
-    shared = contract.model_dump(exclude={"parties", "version", "classes", "scores"})
+    shared = contract.model_dump(exclude={"parties", "version", "classes", "arbiter", "scores"})
     parties = {name: PartyFile() for name in contract.parties}
     return Job(**{**shared, "parties": {**parties, **(own or {})}})
 

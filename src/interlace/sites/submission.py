@@ -19,11 +19,13 @@ from typing import Any
 from interlace.errors import InterlaceError, JobError
 from interlace.sites import NOT_INSTALLED
 from interlace.sites.contract import Contract
-from interlace.sites.folder import PartyFolder, Status
+from interlace.sites.folder import PartyFolder, RunFolder, Status
 
 try:
     from nvflare.apis.job_def import JobMetaKey, RunStatus
+    from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
     from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+    from nvflare.fuel.hci.proto import MetaStatusValue
 except ModuleNotFoundError as e:
     raise InterlaceError(NOT_INSTALLED) from e
 
@@ -31,17 +33,18 @@ LOGIN_SECONDS = 20.0
 CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
 START_SECONDS = 120.0  # how long FLARE waits for all job processes to come up
 LOOK_AGAIN = 2.0
-MOST_MISSED = 3  # looks in a row at which the server does not have a job that it says runs
+MOST_MISSED = 3  # looks in a row at which a job that is said to run has been left
+NO_WORD = (MetaStatusValue.NO_REPLY, MetaStatusValue.ERROR)  # of a site about its jobs
 MOST_BARREN = 4  # jobs in a row that a site does not even begin: that is no accident
 
 _STARTED = (RunStatus.DISPATCHED.value, RunStatus.RUNNING.value)
 
 
-def submit(kit: Path, contract: Contract) -> str:
-    """Hand a contract to the server.
+def submit(folder: PartyFolder, contract: Contract) -> str:
+    """Hand a contract to the server, unless a job of it is under way there.
 
     Args:
-        kit: The user's start-up kit.
+        folder: The submitting party's.
         contract: What all parties have to approve.
 
     Returns:
@@ -50,8 +53,8 @@ def submit(kit: Path, contract: Contract) -> str:
     Raises:
         InterlaceError: the server cannot be reached, or does not take it.
     """
-    with session(kit) as server:
-        return _submit(server, contract)
+    with session(folder.user) as server:
+        return _under_way(server, folder.run(contract.run)) or _submit(server, contract)
 
 
 def state(kit: Path, job: str) -> str:
@@ -78,6 +81,16 @@ def _submit(server: Session, contract: Contract) -> str:
         return str(server.submit_job(str(Path(folder) / contract.run)))
 
 
+def _under_way(server: Session, run: RunFolder) -> str:
+    """The job that carries out a run now, if one does: a second would wait for what it holds."""
+    status = run.status
+    try:
+        over = status.over or not status.job or _state(server, status.job).startswith("FINISHED")
+    except JobNotFound:
+        over = True
+    return "" if over else status.job
+
+
 def _state(server: Session, job: str) -> str:
     return str(server.get_job_meta(job).get(JobMetaKey.STATUS.value))
 
@@ -97,7 +110,7 @@ def watch(
     Args:
         folder: The submitting party's.
         contract: What was submitted.
-        job: What FLARE calls it; nothing: it has yet to be submitted.
+        job: What FLARE calls it; nothing: it is submitted, unless a job of it is under way.
         on_state: Told of the job and every new state, as the server has it.
 
     Returns:
@@ -136,7 +149,7 @@ class _Following:
         self.run = folder.run(contract.run)
         self.furthest, self.since = self.run.status.done, time.monotonic()
         self.last, self.barren, self.missed = "", 0, 0
-        self.heard: dict[str, float] = {}
+        self.first, self.before = True, Status(state="waiting")  # as it stood at the last look
 
     @property
     def late(self) -> bool:
@@ -145,12 +158,12 @@ class _Following:
 
     def look(self, server: Session) -> Status | None:
         """Submit the contract if no job of it is there; how the run stands, once it is over."""
-        self.job = self.job or _submit(server, self.contract)
+        self.job = self.job or self._earlier(server) or _submit(server, self.contract)
         state, status = _state(server, self.job), self.run.status
-        if state == RunStatus.RUNNING.value and (self._lost(server) or self._back(server, status)):
+        if state == RunStatus.RUNNING.value and self._lost(server, status):
             with suppress(Exception):  # it says that nothing is there to end
                 server.abort_job(self.job)
-            self.job, self.missed, self.heard = "", 0, {}
+            self.job, self.missed = "", 0
             return None
         if state != self.last:
             self.on_state(self.job, state)
@@ -177,6 +190,11 @@ class _Following:
         self.job = ""
         return None
 
+    def _earlier(self, server: Session) -> str:
+        """A job from before, at the first look."""
+        first, self.first = self.first, False
+        return _under_way(server, self.run) if first else ""
+
     def _given_up(self, server: Session) -> Status:
         """End what waits; the run can go on once all are there."""
         with suppress(Exception):
@@ -190,23 +208,36 @@ class _Following:
         self.run.note(status)
         return status
 
-    def _back(self, server: Session, status: Status) -> bool:
-        """Whether partners whom a service cannot reach have been heard of since: their sites are
-        there, and have no process of this job any more."""
-        alone = status.state == "running" and status.job == self.job and status.reason
-        if not (self.contract.online and alone):
-            self.heard = {}
-            return False
-        clients = server.get_system_info().client_info
-        heard = {client.name: float(client.last_connect_time or 0) for client in clients}
-        self.heard = self.heard or heard
-        return all(heard.get(n, 0.0) > self.heard.get(n, 0.0) for n in self.contract.passive)
+    def _lost(self, server: Session, status: Status) -> bool:
+        """Whether nothing will come of a job that the server says is running.
 
-    def _lost(self, server: Session) -> bool:
-        """Whether the server says that the job runs, and has forgotten it: it was started anew."""
+        A server that was started anew has forgotten it. A party's site that was is there again
+        without a process of it: FLARE takes that for another site, and starts none.
+        """
         running = {job.job_id for job in server.get_system_info().job_info or ()}
-        self.missed = 0 if self.job in running else self.missed + 1
+        gone = self.job not in running or (self._stands(status) and self._left(server))
+        self.missed = self.missed + 1 if gone else 0
         return self.missed >= MOST_MISSED
+
+    def _stands(self, status: Status) -> bool:
+        """Whether nothing has moved since the last look, or a service is without a partner."""
+        before, self.before = self.before, status
+        if self.contract.online:
+            return status.state == "running" and status.job == self.job and bool(status.reason)
+        return status == before and not (status.over and status.job == self.job)
+
+    def _left(self, server: Session) -> bool:
+        """Whether all parties' sites are there, and one has left the job."""
+        jobs: dict[str, set[str]] = {}
+        try:
+            rows = server.get_client_job_status() or ()
+        except NoConnection:  # the server waits longer than we do for a site that is away
+            return False
+        for row in rows:
+            if row["status"] not in NO_WORD:
+                jobs.setdefault(row["client_name"], set()).add(row.get("job_id", ""))
+        parties = self.contract.parties
+        return set(parties) <= jobs.keys() and any(self.job not in jobs[name] for name in parties)
 
 
 def write_job(contract: Contract, folder: Path) -> None:
