@@ -77,6 +77,28 @@ def test_an_answer_to_something_else_is_refused(field: str) -> None:
     assert refused.kind == "embedding"
 
 
+@pytest.mark.parametrize("wire", [False, True])
+def test_what_is_started_is_carried_out_in_turn(wire: bool) -> None:
+    fed = federation(wire)
+    peer = fed.open("echo", Echo)["shop"]
+    first = peer.start(Echo.embed, torch.tensor([1]))
+    second = peer.start(Echo.embed, torch.tensor([2]))
+    peer.ask(Echo.embed, torch.tensor([3]))
+    assert (second().item(), first().item(), first().item()) == (4.0, 2.0, 2.0)
+    rows = [e for e in fed.engine.parties["shop"].boundary.ledger.entries() if e.session != "run"]
+    assert [e.direction for e in rows] == ["received", "sent"] * 3
+
+
+def test_an_error_of_what_was_started_is_raised_where_it_is_waited_for() -> None:
+    fed = federation(False)
+    peer = fed.open("echo", Echo)["shop"]
+    boundary = fed.engine.parties["shop"].boundary
+    boundary.policy = boundary.policy.model_copy(update={"max_requests": boundary.requests})
+    answer = peer.start(Echo.embed, torch.tensor([3]))
+    with pytest.raises(Refused, match="at most"):
+        answer()
+
+
 def test_nobody_else_can_be_reached() -> None:
     fed = federation(False)
     with pytest.raises(JobError, match="no party 'lab'"):

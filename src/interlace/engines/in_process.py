@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 
 from interlace.boundary import Message
 from interlace.boundary.message import decode
@@ -23,6 +24,7 @@ class InProcess:
         self.parties = {party.name: party for party in parties}
         self.wire = wire
         self._failed: dict[str, Exception] = {}  # what was posted to a party and went wrong
+        self._started: dict[str, tuple[Message, Future[Message]]] = {}
 
     def open(self, session: str, side: type[PassiveSide], party: str, partner: str) -> None:
         """Have a party take part, with this passive side, in a conversation ``partner`` drives."""
@@ -30,6 +32,7 @@ class InProcess:
 
     def deliver(self, message: Message) -> Message:
         """Bring a message to its receiver and its answer back."""
+        self._carry_out(message.receiver)
         self.settle(message.receiver)
         if message.receiver not in self.parties:
             raise JobError(f"there is no party '{message.receiver}' in this federation")
@@ -39,9 +42,26 @@ class InProcess:
         return decode(receiver.answer(decode(message.encode())).encode())
 
     def start(self, message: Message) -> Callable[[], Message]:
-        """The same: in one process there is nothing to go on with."""
-        answer = self.deliver(message)
-        return lambda: answer
+        """The same once the answer is waited for, or the receiver asked something else."""
+        self._carry_out(message.receiver)
+        answer: Future[Message] = Future()
+        self._started[message.receiver] = message, answer
+
+        def waited() -> Message:
+            if not answer.done():
+                self._carry_out(message.receiver)
+            return answer.result()
+
+        return waited
+
+    def _carry_out(self, party: str) -> None:
+        """Deliver what was started."""
+        if party in self._started:
+            message, answer = self._started.pop(party)
+            try:
+                answer.set_result(self.deliver(message))
+            except Exception as e:
+                answer.set_exception(e)
 
     def post(self, message: Message, then: Callable[[Message], None]) -> None:
         """Bring a message to its receiver; an error is kept until that is next asked."""

@@ -30,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from interlace.boundary import Message
 from interlace.boundary.message import MAX_MESSAGE_BYTES, decode
@@ -82,11 +82,21 @@ class Gate(NamedTuple):
     word: str = ""
 
 
+class _Asked(NamedTuple):
+    """A message as it travels: what was to be sent may change before it is."""
+
+    operation: str
+    blob: bytes
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        return cls(message.operation, message.encode())
+
+
 class _Posted(NamedTuple):
     """A message that is held back, and what takes its answer."""
 
-    message: Message
-    blob: bytes
+    asked: _Asked
     then: Callable[[Message], None]
 
 
@@ -168,7 +178,7 @@ class Sites:
             Refused, PolicyError, JobError: it did not want to; the text says why.
         """
         posted = self._next(message.receiver)
-        return self._taken(self._brought(message.receiver, posted, message), posted)
+        return self._taken(self._brought(message.receiver, posted, _Asked.of(message)), posted)
 
     def start(self, message: Message) -> Callable[[], Message]:
         """Bring a message to its receiver in a thread of its own.
@@ -177,15 +187,16 @@ class Sites:
             What waits for the answer, and raises as :meth:`deliver` does.
         """
         posted = self._next(message.receiver)
-        going = self._threads.submit(self._brought, message.receiver, posted, message)
+        asked = _Asked.of(message)
+        going = self._threads.submit(self._brought, message.receiver, posted, asked)
         self._going[message.receiver] = going
         return lambda: self._taken(going.result(), posted)
 
     def post(self, message: Message, then: Callable[[Message], None]) -> None:
         """Hold a message back until its receiver is asked something, or much has come together."""
         held = self._posted.setdefault(message.receiver, [])
-        held.append(_Posted(message, message.encode(), then))
-        if len(held) >= MOST_TOGETHER - 1 or sum(len(p.blob) for p in held) > PIECE:
+        held.append(_Posted(_Asked.of(message), then))
+        if len(held) >= MOST_TOGETHER - 1 or sum(len(p.asked.blob) for p in held) > PIECE:
             self.settle(message.receiver)
 
     def settle(self, party: str) -> None:
@@ -204,21 +215,19 @@ class Sites:
         if party in self._going:
             wait([self._going.pop(party)])
 
-    def _brought(
-        self, party: str, posted: Sequence[_Posted], message: Message | None = None
-    ) -> _Came:
+    def _brought(self, party: str, posted: Sequence[_Posted], last: _Asked | None = None) -> _Came:
         """Bring a party what was posted to it and a message; in one frame, if that holds both."""
-        names, blobs = [p.message.operation for p in posted], [p.blob for p in posted]
-        if message is None:
-            return self._asked(party, names, blobs)
-        blob = message.encode()
-        if posted and sum(map(len, blobs)) + len(blob) > PIECE:
-            before = self._asked(party, names, blobs)
-            if before.error is not None:
-                return before
-            last = self._asked(party, [message.operation], [blob])
-            return _Came([*before.answers, *last.answers], last.error)
-        return self._asked(party, [*names, message.operation], [*blobs, blob])
+        first = [p.asked for p in posted]
+        if last is None:
+            return self._ask(party, first)
+        together = [*first, last]
+        if not first or sum(len(asked.blob) for asked in together) <= PIECE:
+            return self._ask(party, together)
+        before = self._ask(party, first)
+        if before.error is not None:
+            return before
+        came = self._ask(party, [last])
+        return _Came([*before.answers, *came.answers], came.error)
 
     def _taken(self, came: _Came, posted: Sequence[_Posted]) -> Message:
         """The last answer, once those to what was posted have been taken."""
@@ -228,12 +237,13 @@ class Sites:
         if came.error is None:
             return answers[-1]
         if len(answers) < len(posted):
-            raise of_posted(came.error, posted[len(answers)].message.operation)
+            raise of_posted(came.error, posted[len(answers)].asked.operation)
         raise came.error
 
-    def _asked(self, party: str, names: Sequence[str], blobs: Sequence[bytes]) -> _Came:
-        """What a partner answers to messages, by their operations' names and as bytes."""
-        sizes, blob = [len(b) for b in blobs], b"".join(blobs)
+    def _ask(self, party: str, messages: Sequence[_Asked]) -> _Came:
+        """What a partner answers to messages of one frame."""
+        names, sizes = [m.operation for m in messages], [len(m.blob) for m in messages]
+        blob = b"".join(m.blob for m in messages)
         sent, size = 0, len(blob)
         while size - sent > PIECE:
             self._frame(party, {"do": "piece", "sizes": sizes}, blob[sent : sent + PIECE])

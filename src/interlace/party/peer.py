@@ -79,7 +79,8 @@ class Peer:
     def start(
         self, op: Callable[Concatenate[S, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[], R]:
-        """Ask, and go on: other partners can be asked meanwhile, and work be done here.
+        """Ask, and go on: other partners can be asked meanwhile, and work be done here. What is
+        sent stays as it is until then.
 
         Returns:
             What waits for the answer. Everything is raised as :meth:`ask` does, here or there.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Self
 
@@ -355,14 +355,14 @@ class FedAvg(HorizontalMethod):
     def _take_server_state(self, state: dict[str, Tensor]) -> None:
         """Take back what :meth:`_server_state` gave; start anew from an empty one."""
 
-    def _ask(self, client: Peer | Own) -> Tensor:
-        """A client's contribution in the clear; shape (width,)."""
-        answer = client.ask(AveragingSide.train, self.weights_)
-        return self._expect(client.name, answer)
+    def _start_training(self, client: Peer | Own) -> Callable[[], Tensor]:
+        """Ask a client for its contribution in the clear; shape (width,)."""
+        answer = client.start(AveragingSide.train, self.weights_)
+        return lambda: self._expect(client.name, answer())
 
-    def _ask_masked(self, client: Peer | Own, cohort: Tensor) -> Tensor:
-        """A client's contribution under masks; uint8 of shape (8 width,)."""
-        return client.ask(AveragingSide.train_masked, self.weights_, cohort)
+    def _start_masked(self, client: Peer | Own, cohort: Tensor) -> Callable[[], Tensor]:
+        """Ask a client for its contribution under masks; uint8 of shape (8 width,)."""
+        return client.start(AveragingSide.train_masked, self.weights_, cohort)
 
     @property
     def _width(self) -> int:
@@ -515,7 +515,7 @@ class FedAvg(HorizontalMethod):
         for i in slow:
             epochs = int(random.integers(1, self.local.epochs + 1))
             client = self.meeting_.clients[names[places[i]]]
-            client.ask(AveragingSide.limit, {"epochs": epochs})
+            client.post(AveragingSide.limit, {"epochs": epochs})
         return [names[p] for p in places], 0
 
     def _weight(self, name: str) -> float:
@@ -531,10 +531,11 @@ class FedAvg(HorizontalMethod):
         reports: dict[str, dict[str, Any]] = {}
         failure: PartyFailed | None = None
         failed = 0
-        for name in cohort:
-            client = self.meeting_.clients[name]
+        clients = {name: self.meeting_.clients[name] for name in cohort}
+        asked = {name: self._start_training(client) for name, client in clients.items()}
+        for name, client in clients.items():
             try:
-                contribution = self._ask(client)
+                contribution = asked[name]()
                 if self.privacy is None:
                     reports[name] = client.ask(AveragingSide.report)
             except PartyFailed as e:
@@ -556,12 +557,18 @@ class FedAvg(HorizontalMethod):
         reports: dict[str, dict[str, Any]] = {}
         masked = []
         places = torch.tensor([self.places_[n] for n in cohort if n in self.places_])
-        for name in cohort:
-            client = self.meeting_.clients[name]
+        clients = {name: self.meeting_.clients[name] for name in cohort}
+        asked = {
+            name: self._start_training(client)
+            if isinstance(client, Own)
+            else self._start_masked(client, places)
+            for name, client in clients.items()
+        }
+        for name, client in clients.items():
             if isinstance(client, Own):
-                total.add_(self._ask(client), alpha=self._weight(name))
+                total.add_(asked[name](), alpha=self._weight(name))
             else:
-                masked.append(self._ask_masked(client, places))
+                masked.append(asked[name]())
             if self.privacy is None:
                 reports[name] = client.ask(AveragingSide.report)
             weight += self._weight(name)

@@ -107,12 +107,13 @@ class HorizontalMethod(Method):
             raise JobError(
                 f"secure aggregation takes at least {SMALLEST_COHORT} clients beside the server"
             )
-        keys = {n: p.ask(HorizontalSide.public_key) for n, p in peers.items()}
+        asked = {n: p.start(HorizontalSide.public_key) for n, p in peers.items()}
+        keys = {n: answer() for n, answer in asked.items()}
         if any(k.shape != (32,) for k in keys.values()):
             raise Refused("public keys of 32 bytes each were due")
         everyone = torch.stack(list(keys.values()))
         for peer in peers.values():
-            peer.ask(HorizontalSide.keys, everyone)
+            peer.post(HorizontalSide.keys, everyone)
         self.places_ = {name: i for i, name in enumerate(peers)}
 
     def _added_up(
@@ -131,18 +132,20 @@ class HorizontalMethod(Method):
         self.active_.boundary.round += 1
         cohort = torch.arange(len(self.places_)) if self.secure else None
         total = torch.zeros(shape, dtype=torch.float64)
-        hidden = []
-        for client in self.meeting_.clients.values():
+        under_masks, in_clear = [], {}
+        for name, client in self.meeting_.clients.items():
             if cohort is not None and isinstance(client, Peer):
-                hidden.append(client.ask(masked, cohort, *arguments))
-                continue
-            answer = client.ask(plain, *arguments)
-            if tuple(answer.shape) != shape:
+                under_masks.append(client.start(masked, cohort, *arguments))
+            else:
+                in_clear[name] = client.start(plain, *arguments)
+        for name, answer in in_clear.items():
+            found = answer()
+            if tuple(found.shape) != shape:
                 raise Refused(
-                    f"party '{client.name}' answered with shape {tuple(answer.shape)}, "
-                    f"{shape} was due"
+                    f"party '{name}' answered with shape {tuple(found.shape)}, {shape} was due"
                 )
-            total += answer
+            total += found
+        hidden = [answer() for answer in under_masks]
         if hidden:
             summed = unmask(hidden)
             if summed.numel() != total.numel():

@@ -202,18 +202,15 @@ class MixedVFL(Method):
         self.session_ = next(iter(self.peers_.values())).session
         for name, peer in self.peers_.items():
             positions = fed.alignment.position(name)[held_out]
-            peer.ask(BankSide.leave_out, torch.from_numpy(positions[positions >= 0]))
+            peer.post(BankSide.leave_out, torch.from_numpy(positions[positions >= 0]))
         banks: dict[str, Peer | Own] = dict(self.peers_)
         self.notes_ = meet(fed, banks, self.agreement, supervised=False).notes
         settings = BottomSettings(bottom=self.bottom, optimisation=self.optimisation)
+        told = settings.model_dump(mode="json")
+        built = {name: peer.start(BankSide.build, told) for name, peer in self.peers_.items()}
         widths = {
-            name: whole_number(
-                peer.ask(BankSide.build, settings.model_dump(mode="json")),
-                "width",
-                MOST_WIDTH,
-                least=1,
-            )
-            for name, peer in self.peers_.items()
+            name: whole_number(answer(), "width", MOST_WIDTH, least=1)
+            for name, answer in built.items()
         }
         if len(set(widths.values())) > 1:
             raise DataError(
@@ -277,7 +274,7 @@ class MixedVFL(Method):
         torch.autograd.backward(loss)
         assert cuts[0].grad is not None
         fed.active.boundary.about(positions)
-        peer.ask(BankSide.backward, cuts[0].grad)
+        peer.post(BankSide.backward, cuts[0].grad)
         if self.own_ is not None and cuts[1].grad is not None:
             self.own_.backward(cuts[1].grad)
         self.optimiser_.step()
@@ -285,7 +282,8 @@ class MixedVFL(Method):
 
     def _average(self, counts: dict[str, int]) -> None:
         """Give every bank the mean of all banks' bottom models, weighted by their people."""
-        found = {n: peer.ask(BankSide.weights) for n, peer in self.peers_.items()}
+        asked = {n: peer.start(BankSide.weights) for n, peer in self.peers_.items()}
+        found = {n: answer() for n, answer in asked.items()}
         if len({w.shape for w in found.values()}) > 1:
             raise DataError(
                 "the banks' bottom models differ in size",
@@ -294,11 +292,11 @@ class MixedVFL(Method):
         total = sum(counts.values())
         mean = torch.stack([found[n][0] * (counts[n] / total) for n in self.peers_]).sum(0)
         for peer in self.peers_.values():
-            peer.ask(BankSide.take, mean)
+            peer.post(BankSide.take, mean)
 
     def _keep(self) -> None:
         for peer in self.peers_.values():
-            peer.ask(BankSide.keep)
+            peer.post(BankSide.keep)
         if self.own_ is not None:
             self.own_.keep()
         self.best_top_ = {k: v.clone() for k, v in self.top_.state_dict().items()}

@@ -19,6 +19,7 @@ Source: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Feder
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -179,15 +180,20 @@ class Scaffold(FedAvg):
     def _server_state(self) -> dict[str, Tensor]:
         return {"control": self.control_}
 
-    def _ask(self, client: Peer | Own) -> Tensor:
-        update = client.ask(ScaffoldSide.correct, self.weights_, self.control_)
-        change = client.ask(ScaffoldSide.variate)
-        if change.shape != (1, self.control_.numel()):
-            raise Refused(f"party '{client.name}' answered with a variate of another length")
-        return torch.cat([self._expect(client.name, update), change[0]])
+    def _start_training(self, client: Peer | Own) -> Callable[[], Tensor]:
+        update = client.start(ScaffoldSide.correct, self.weights_, self.control_)
 
-    def _ask_masked(self, client: Peer | Own, cohort: Tensor) -> Tensor:
-        return client.ask(ScaffoldSide.correct_masked, self.weights_, self.control_, cohort)
+        def answer() -> Tensor:
+            found = self._expect(client.name, update())
+            change = client.ask(ScaffoldSide.variate)
+            if change.shape != (1, self.control_.numel()):
+                raise Refused(f"party '{client.name}' answered with a variate of another length")
+            return torch.cat([found, change[0]])
+
+        return answer
+
+    def _start_masked(self, client: Peer | Own, cohort: Tensor) -> Callable[[], Tensor]:
+        return client.start(ScaffoldSide.correct_masked, self.weights_, self.control_, cohort)
 
     @property
     def _width(self) -> int:

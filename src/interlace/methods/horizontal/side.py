@@ -315,6 +315,18 @@ class Own:
         """Carry out an operation on the server's own rows."""
         return op(self.side, *args, **kwargs)  # type: ignore[arg-type]
 
+    def start(
+        self, op: Callable[Concatenate[S, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Callable[[], R]:
+        """Carry out an operation once its answer is waited for: clients are at work by then."""
+        return lambda: self.ask(op, *args, **kwargs)
+
+    def post(
+        self, op: Callable[Concatenate[S, P], None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Carry out an operation that gives nothing back."""
+        self.ask(op, *args, **kwargs)
+
 
 @dataclass
 class Meeting:

@@ -289,7 +289,7 @@ class HorizontalTrees(HorizontalMethod):
         count = outputs if outputs > 2 else 1
         edges = self._edges()
         for client in clients:
-            client.ask(TreeSide.cut, edges, {"scores": count})
+            client.post(TreeSide.cut, edges, {"scores": count})
         grown: list[Tensor] = []
         rows = sum(self.meeting_.supplied().values())
         stopping, clock = EarlyStopping(self.patience), Clock()
@@ -326,7 +326,7 @@ class HorizontalTrees(HorizontalMethod):
         clients = self.meeting_.clients.values()
         spec = self.plan_.spec
         for client in clients:
-            client.ask(TreeSide.start, {"score": score})
+            client.post(TreeSide.start, {"score": score})
         tree = torch.zeros(2 ** (self.depth + 1) - 1, 3, dtype=torch.float64)
         tree[:, 0] = -1
         totals = torch.zeros(len(tree), 3, dtype=torch.float64)
@@ -353,10 +353,10 @@ class HorizontalTrees(HorizontalMethod):
             if not bool((choice[:, 0] >= 0).any()):
                 break
             for client in clients:
-                client.ask(TreeSide.split, choice)
+                client.post(TreeSide.split, choice)
         tree[:, 2] = -self.learning_rate * totals[:, 0] / (totals[:, 1] + self.l2)
         for client in clients:
-            client.ask(TreeSide.leaves, tree[:, 2].clone())
+            client.post(TreeSide.leaves, tree[:, 2].clone())
         return tree
 
     def _best(self, sums: Tensor, numeric: int) -> tuple[Tensor, Tensor, Tensor]:

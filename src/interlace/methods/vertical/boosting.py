@@ -355,15 +355,18 @@ class VerticalTrees(Method):
         if len(own.full):
             sources.append(own)
         partners: list[Partner] = []
-        for name, peer in self.peers_.items():
-            agreed = settings(name)
-            table = peer.ask(
+        agreed = {name: settings(name) for name in self.peers_}
+        tables = {
+            name: peer.start(
                 BoostingSide.begin,
                 fed.positions(name, rows).to(torch.int32),
-                agreed.model_dump(mode="json"),
+                agreed[name].model_dump(mode="json"),
             )
+            for name, peer in self.peers_.items()
+        }
+        for name, peer in self.peers_.items():
             kind = BlindPartner if self.hide_rows else Partner
-            partner = kind(peer, rows, table, agreed)
+            partner = kind(peer, rows, tables[name](), agreed[name])
             if len(partner.full):
                 partners.append(partner)
         if not sources and not partners:
@@ -380,7 +383,7 @@ class VerticalTrees(Method):
             public = self._key.public.to_tensor()
             for partner in partners:
                 partner.key = self._key
-                partner.peer.ask(BoostingSide.take_key, public)
+                partner.peer.post(BoostingSide.take_key, public)
         self._rows = count
         self.made_ = {source.name: 0 for source in (*sources, *partners)}
         return [*sources, *partners]

@@ -322,7 +322,7 @@ class _Clustering(Method):
         self._meet(fed)
         settings = {"clusters": self.clusters}
         for name, part in self.parts_.items():
-            part.ask(KMeansSide.begin, self._positions(fed, name), settings)
+            part.post(KMeansSide.begin, self._positions(fed, name), settings)
         self._agree()
         self.history_: list[Epoch] = []
         self.loss_ = math.inf
@@ -349,7 +349,7 @@ class _Clustering(Method):
     def _keep(self) -> None:
         """Remember this start's clusters at every party."""
         for part in self.parts_.values():
-            part.ask(KMeansSide.keep)
+            part.post(KMeansSide.keep)
 
     def _meet(self, fed: Federation) -> None:
         """Open the conversation; the active party's own columns come first, if it has any."""
@@ -377,10 +377,13 @@ class _Clustering(Method):
         Raises:
             Refused: an answer has another shape than the others.
         """
-        total: Tensor | None = None
+        asked = {}
         for name, part in self.parts_.items():
             self.active_.boundary.about(people)
-            answer = part.ask(op, *arguments[name]).double()
+            asked[name] = part.start(op, *arguments[name])
+        total: Tensor | None = None
+        for name, waited in asked.items():
+            answer = waited().double()
             if total is None:
                 total = torch.zeros(len(people), answer.shape[-1], dtype=torch.float64)
             if answer.shape != total.shape:
@@ -619,7 +622,7 @@ class VerticalGaussianMixture(_Clustering):
 
     def _agree(self) -> None:
         for part in self.parts_.values():
-            part.ask(MixtureSide.spread, {"covariance": self.covariance})
+            part.post(MixtureSide.spread, {"covariance": self.covariance})
 
     def _one_start(self, rng: np.random.Generator) -> float:
         nearest = self._lloyd(rng, rounds=50, tolerance=1e-6).argmin(1)

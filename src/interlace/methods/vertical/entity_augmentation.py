@@ -145,6 +145,7 @@ class EntityAugmentation(SplitVFL):
                 break
         if len(chosen):
             self._recall()
+        self._settle()
         return self
 
     def _step(
@@ -153,10 +154,13 @@ class EntityAugmentation(SplitVFL):
         """One batch of people put together. Whoever stands in several of them is embedded once."""
         boundary = fed.active.boundary
         boundary.round += 1
+        seen = {name: first_seen(positions[name]) for name in self.peers_}
+        answers = {
+            name: peer.start(SplitSide.forward, seen[name][0]) for name, peer in self.peers_.items()
+        }
         views, cuts = [], {}
-        for name, peer in self.peers_.items():
-            once, place = first_seen(positions[name])
-            cut = self._expect(name, peer.ask(SplitSide.forward, once), len(once))
+        for name, (once, place) in seen.items():
+            cut = self._expect(name, answers[name](), len(once))
             cuts[name] = once, cut.detach().requires_grad_()
             views.append(cuts[name][1][place])
         if self.own_ is not None:
@@ -171,7 +175,7 @@ class EntityAugmentation(SplitVFL):
         for name, (once, cut) in cuts.items():
             assert cut.grad is not None
             boundary.about(once)
-            self.peers_[name].ask(SplitSide.backward, cut.grad)
+            self.peers_[name].post(SplitSide.backward, cut.grad)
         for optimiser in optimisers:
             optimiser.step()
         return loss.detach()

@@ -186,12 +186,14 @@ class FedCVT(JointTraining):
         boundary = fed.active.boundary
         boundary.round += 1
         asked, own_rows, held, labels, others = self._batch(fed, positions, own, y)
-        cuts = []
-        for name, peer in self.peers_.items():
-            h = self._expect(name, peer.ask(SplitSide.forward, asked[name]), len(asked[name]))
-            cuts.append(h.detach().requires_grad_())
-        if self.own_ is not None:
-            cuts.append(self.own_.forward(own_rows))
+        answers = {
+            name: peer.start(SplitSide.forward, asked[name]) for name, peer in self.peers_.items()
+        }
+        mine = [] if self.own_ is None else [self.own_.forward(own_rows)]
+        cuts = [
+            self._expect(name, answer(), len(asked[name])).detach().requires_grad_()
+            for name, answer in answers.items()
+        ] + mine
         views = [
             torch.zeros(len(held), h.shape[1]).index_copy(0, here.nonzero()[:, 0], h)
             for h, here in zip(cuts, held.T, strict=True)
@@ -210,7 +212,7 @@ class FedCVT(JointTraining):
         for (name, peer), cut in zip(self.peers_.items(), cuts, strict=False):
             assert cut.grad is not None
             boundary.about(asked[name])
-            peer.ask(SplitSide.backward, cut.grad)
+            peer.post(SplitSide.backward, cut.grad)
         for optimiser in optimisers:
             optimiser.step()
         return supervised

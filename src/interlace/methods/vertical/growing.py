@@ -35,6 +35,9 @@ from interlace.party import Party, Peer
 
 # -- where sums come from ----------------------------------------------------------------------
 
+Waited = Callable[[], tuple[Floats, Flags | None]]
+"""What waits for histograms (nodes, cells, numbers), and for which bins were kept apart."""
+
 
 @dataclass
 class Node:
@@ -76,8 +79,9 @@ class Source(Protocol):
     def number(self, choice: Candidate) -> int:
         """The number of the column that a split is on, among all of the party's."""
 
-    def sums(self, opened: Sequence[Node], summed: Integers) -> tuple[Floats, Flags | None]:
-        """Histograms (summed, cells, numbers) of some open nodes, and which cells hold sums."""
+    def sums(self, opened: Sequence[Node], summed: Integers) -> Waited:
+        """Ask for histograms (summed, cells, numbers) of some open nodes, and which cells hold
+        sums."""
 
     def split(self, opened: Sequence[Node], choices: Mapping[int, Candidate]) -> list[Flags]:
         """Which rows of each chosen open node go left."""
@@ -150,15 +154,16 @@ class Own(Kept):
         """The number of the column that a split is on."""
         return int(self._columns[choice.column])
 
-    def sums(self, opened: Sequence[Node], summed: Integers) -> tuple[Floats, None]:
+    def sums(self, opened: Sequence[Node], summed: Integers) -> Waited:
         """Histograms of some open nodes."""
         taken = [opened[i].taken for i in summed]
         slot = np.repeat(np.arange(len(taken)), [len(rows) for rows in taken])
         rows = np.concatenate(taken)
-        found = add_up(
-            self.codes, self._columns, self.layout, rows, slot, self._work.figures, len(taken)
+        codes, figures = self.codes, self._work.figures
+        return lambda: (
+            add_up(codes, self._columns, self.layout, rows, slot, figures, len(taken)),
+            None,
         )
-        return found, None
 
     def split(self, opened: Sequence[Node], choices: Mapping[int, Candidate]) -> list[Flags]:
         """Which rows of each chosen open node go left."""
@@ -207,16 +212,16 @@ class Partner:
         if self.key is None:
             figures = torch.from_numpy(work.figures[work.sampled] * work.units)
             self.peer.me.boundary.about(self.people[torch.from_numpy(work.sampled)])
-            self.peer.ask(BoostingSide.start, sampled, chosen, figures)
+            self.peer.post(BoostingSide.start, sampled, chosen, figures)
         else:
-            self.peer.ask(BoostingSide.start_encrypted, sampled, chosen, work.sealed)
+            self.peer.post(BoostingSide.start_encrypted, sampled, chosen, work.sealed)
 
     def number(self, choice: Candidate) -> int:
         """The number of the column that a split is on; with a hidden order all are one."""
         return 0 if self.hidden else int(self._columns[choice.column])
 
-    def sums(self, opened: Sequence[Node], summed: Integers) -> tuple[Floats, Flags | None]:
-        """Histograms of some open nodes, checked.
+    def sums(self, opened: Sequence[Node], summed: Integers) -> Waited:
+        """Ask for histograms of some open nodes; they are checked when they are waited for.
 
         Raises:
             Refused: they are not what honest sums over these nodes' rows can be.
@@ -226,17 +231,24 @@ class Partner:
         for i, node in enumerate(opened, 1):
             number[node.rows] = i
         asked = torch.from_numpy(number), torch.from_numpy(summed.astype(np.int32))
+        clear = self.key is None
+        op = BoostingSide.histograms if clear else BoostingSide.encrypted_histograms
+        answer = self.peer.start(op, *asked)
+        return lambda: self._checked(answer(), opened, summed)
+
+    def _checked(
+        self, answer: Tensor, opened: Sequence[Node], summed: Integers
+    ) -> tuple[Floats, Flags | None]:
+        """What a partner answered, in numbers."""
         cells = len(self.layout) if self.hidden else self.layout.total
         width = self._work.figures.shape[1]
         shape = (len(summed), cells, width)
         spread = np.stack([opened[i].spread for i in summed])
         if self.key is None:
-            answer = self.peer.ask(BoostingSide.histograms, *asked)
             if tuple(answer.shape) != shape:
                 raise self._wrong(f"sums of shape {tuple(answer.shape)}, not {shape}")
             found = answer.double().numpy() / self._work.units
         else:
-            answer = self.peer.ask(BoostingSide.encrypted_histograms, *asked)
             limit = np.repeat(spread, cells, axis=0)
             found = self._sealed_sums(answer, len(limit), width, limit, shape)
         kept = None
@@ -327,8 +339,11 @@ class BlindPartner(Partner):
         self._work, self._columns = work, columns
         self.layout = self.full.only(columns)
 
-    def sums(self, opened: Sequence[Node], summed: Integers) -> tuple[Floats, None]:
+    def sums(self, opened: Sequence[Node], summed: Integers) -> Waited:
         """Histograms of some open nodes, as many at a time as a ciphertext has room for."""
+        return lambda: self._in_turn(opened, summed)
+
+    def _in_turn(self, opened: Sequence[Node], summed: Integers) -> tuple[Floats, None]:
         assert self.key is not None
         figures, cells = self._work.figures, self.layout.total
         width, room = figures.shape[1], self.key.public.workload.width
@@ -409,8 +424,9 @@ def grow(
         best: list[tuple[Source, Candidate] | None] = [None] * len(opened)
         totals = np.stack([node.totals for node in opened])
         bounds = np.stack([node.bounds for node in opened])
+        sums = {s.name: _histograms(s, opened, known[s.name]) for s in asked(depth)}
         for source in asked(depth):
-            histograms = _histograms(source, opened, known[source.name])
+            histograms = sums[source.name]()
             found = best_splits(
                 np.stack(histograms), source.layout, totals, work.units, penalty, bounds
             )
@@ -468,8 +484,8 @@ def _weight_of(node: Node, units: Floats, outputs: int) -> float:
 
 def _histograms(
     source: Source, opened: Sequence[Node], parents: Mapping[int, Floats]
-) -> list[Floats]:
-    """Histograms of all open nodes: of two siblings the smaller is asked for, the other is the
+) -> Callable[[], list[Floats]]:
+    """Ask for histograms of all open nodes: of two siblings for the smaller, the other is the
     difference to their parent."""
     ask: list[int] = []
     for i, node in enumerate(opened):
@@ -477,15 +493,20 @@ def _histograms(
             ask.append(i)
         elif i % 2 == 0:  # siblings stand side by side
             ask.append(i if len(node.taken) <= len(opened[i + 1].taken) else i + 1)
-    found, kept = source.sums(opened, np.array(ask, dtype=np.int64))
-    out: dict[int, Floats] = dict(zip(ask, found, strict=True))
-    for place, i in enumerate(ask):
-        if opened[i].parent in parents:
-            whole = parents[opened[i].parent]
-            if kept is not None:
-                whole = _coarser(whole, kept[place], source.layout)
-            out[i ^ 1] = whole - found[place]
-    return [out[i] for i in range(len(opened))]
+    sums = source.sums(opened, np.array(ask, dtype=np.int64))
+
+    def answer() -> list[Floats]:
+        found, kept = sums()
+        out: dict[int, Floats] = dict(zip(ask, found, strict=True))
+        for place, i in enumerate(ask):
+            if opened[i].parent in parents:
+                whole = parents[opened[i].parent]
+                if kept is not None:
+                    whole = _coarser(whole, kept[place], source.layout)
+                out[i ^ 1] = whole - found[place]
+        return [out[i] for i in range(len(opened))]
+
+    return answer
 
 
 def _coarser(parent: Floats, kept: Flags, layout: Layout) -> Floats:

@@ -142,6 +142,11 @@ class JointModel(Method):
         for done in back:
             done()
 
+    def _settle(self) -> None:
+        """Have everything carried out that nobody has waited for."""
+        for peer in self.peers_.values():
+            peer.settle()
+
     # -- predicting ---------------------------------------------------------------------------
 
     def outputs(self, federation: Federation) -> NDArray[np.float64]:
@@ -368,8 +373,7 @@ class JointTraining(JointModel):
                 break
         if len(aside):
             self._recall()
-        for peer in self.peers_.values():
-            peer.settle()
+        self._settle()
         return self
 
     def _optimisers(self) -> list[torch.optim.Optimizer]:

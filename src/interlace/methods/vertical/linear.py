@@ -215,13 +215,13 @@ class _Partner:
         return self._number(self.peer.ask(LinearSide.cost), "penalty")
 
     def take(self) -> None:
-        self.peer.ask(LinearSide.take)
+        self.peer.post(LinearSide.take)
 
     def shorten(self, share: float) -> None:
-        self.peer.ask(LinearSide.shorten, {"share": share})
+        self.peer.post(LinearSide.shorten, {"share": share})
 
     def descend(self, rate: float) -> None:
-        self.peer.ask(LinearSide.descend, {"rate": rate})
+        self.peer.post(LinearSide.descend, {"rate": rate})
 
     def wrong(self, what: str) -> Refused:
         """What a partner's answer cannot be."""
@@ -251,7 +251,7 @@ class _Open:
         self.key = key
         public = key.public.to_tensor()
         for partner in self.partners:
-            partner.peer.ask(LinearSide.take_key, public)
+            partner.peer.post(LinearSide.take_key, public)
 
     def about(self, batch: Batch) -> None:
         """What follows is about these rows."""
@@ -260,12 +260,13 @@ class _Open:
 
     def scores(self) -> Floats:
         """All parties' scores together at the trial weights, (rows, outputs)."""
+        asked = [(partner, partner.peer.start(LinearSide.scores)) for partner in self.partners]
         total = self.own.scores(self.batch)
-        for partner in self.partners:
-            answer = partner.peer.ask(LinearSide.scores)
-            if tuple(answer.shape) != total.shape:
-                raise partner.wrong(f"scores of shape {tuple(answer.shape)}, not {total.shape}")
-            total = total + answer.double().numpy()
+        for partner, answer in asked:
+            found = answer()
+            if tuple(found.shape) != total.shape:
+                raise partner.wrong(f"scores of shape {tuple(found.shape)}, not {total.shape}")
+            total = total + found.double().numpy()
         return total
 
     def slope(self, residual: Floats) -> None:
@@ -276,7 +277,7 @@ class _Open:
             for partner in self.partners:
                 people = partner.people if self.batch is None else partner.people[self.batch]
                 partner.peer.me.boundary.about(people)
-                partner.peer.ask(LinearSide.slope, torch.from_numpy(residual))
+                partner.peer.post(LinearSide.slope, torch.from_numpy(residual))
             return
         largest = self.key.public.workload.largest
         most = float(np.abs(residual).max(initial=0.0))
@@ -285,12 +286,15 @@ class _Open:
         for output in range(self.outputs):
             numbers = sides.whole_vector(residual[:, output], unit, largest, "all")
             sealed = self.key.encrypt(numbers).to_tensor()
-            for partner in self.partners:
-                agreed = {"unit": unit, "output": output}
-                answer = partner.peer.ask(LinearSide.slope_encrypted, sealed, agreed)
-                opened = sides.opened(self.key, answer)
+            agreed = {"unit": unit, "output": output}
+            asked = [
+                (partner.peer, partner.peer.start(LinearSide.slope_encrypted, sealed, agreed))
+                for partner in self.partners
+            ]
+            for peer, answer in asked:
+                opened = sides.opened(self.key, answer())
                 columns += len(opened) // 8
-                partner.peer.ask(LinearSide.unmask, opened, agreed)
+                peer.post(LinearSide.unmask, opened, agreed)
         self.noise = unit * math.sqrt(columns / 12 / len(z))
 
 
@@ -332,12 +336,10 @@ class _Sealed:
         largest = self.public.workload.largest
         for output in range(self.pull.shape[1]):
             agreed = {"unit": self.unit, "output": output}
-            parts = [
-                sides.read_vector(
-                    self.public, partner.peer.ask(LinearSide.sealed_scores, agreed), people
-                )
-                for partner in self.partners
+            asked = [
+                partner.peer.start(LinearSide.sealed_scores, agreed) for partner in self.partners
             ]
+            parts = [sides.read_vector(self.public, answer(), people) for answer in asked]
             numbers = sides.whole_vector(mine[:, output], self.unit, largest, "active")
             sealed = (self.key or self.public).encrypt(numbers)
             for i, partner in enumerate(self.partners):
@@ -346,7 +348,7 @@ class _Sealed:
                 answer = partner.peer.ask(LinearSide.slope_encrypted, total.to_tensor(), agreed)
                 opened = sides.opened(self.key, answer) if self.key else self._ask_arbiter(answer)
                 columns += len(opened) // 8
-                partner.peer.ask(LinearSide.unmask, opened, agreed)
+                partner.peer.post(LinearSide.unmask, opened, agreed)
             columns += own.whole.shape[1]
             sums, masks = self.public.masked_product(self._added(parts), own.whole)
             answer = sums.to_tensor()
@@ -379,9 +381,9 @@ def _products(shares: Sequence[_Share]) -> Floats:
 def _about(partners: Sequence[_Partner], batch: Batch) -> None:
     for partner in partners:
         if batch is None:
-            partner.peer.ask(LinearSide.everybody)
+            partner.peer.post(LinearSide.everybody)
         else:
-            partner.peer.ask(LinearSide.batch, torch.from_numpy(batch.astype(np.int32)))
+            partner.peer.post(LinearSide.batch, torch.from_numpy(batch.astype(np.int32)))
 
 
 # -- the methods -------------------------------------------------------------------------------
@@ -626,14 +628,14 @@ class GeneralisedLinear(Method):
             key = generate(scheme, Workload(**workload))
             peer = partners[0].peer
             public = read_public_key(peer.ask(LinearSide.make_key, asked))
-            peer.ask(LinearSide.take_key, key.public.to_tensor())
+            peer.post(LinearSide.take_key, key.public.to_tensor())
             arbiter = None
         else:
             arbiter = self._arbiter(fed)
             made = arbiter.ask(ArbiterSide.make_key, asked)
             key, public = None, read_public_key(made)
             for partner in partners:
-                partner.peer.ask(LinearSide.take_key, made)
+                partner.peer.post(LinearSide.take_key, made)
         sides.check_enough(fed.active, len(y), own.block)
         own.use_whole(public.workload.factor)
         return _Sealed(

@@ -134,13 +134,17 @@ class SomeViews(JointModel):
     def _views(self, fed: Federation, rows: Rows, peers: Mapping[str, Peer]) -> list[Tensor]:
         """Each partner's embeddings (n, d_k) of the people whom it holds; NaN for the others."""
         views = []
-        for name, peer in peers.items():
-            where = torch.from_numpy(fed.alignment.position(name)[rows])
-            held = where >= 0
+        where = {n: torch.from_numpy(fed.alignment.position(n)[rows]) for n in peers}
+        answers = {
+            name: peers[name].start(BottomSide.embed, places[places >= 0])
+            for name, places in where.items()
+            if bool((places >= 0).any())
+        }
+        for name, places in where.items():
+            held = places >= 0
             view = torch.full((len(rows), self.widths_[name]), torch.nan)
-            if bool(held.any()):
-                h = peer.ask(BottomSide.embed, where[held])
-                view[held] = self._expect(name, h, int(held.sum()))
+            if name in answers:
+                view[held] = self._expect(name, answers[name](), int(held.sum()))
             views.append(view)
         return views
 
@@ -364,10 +368,12 @@ def learn_alone(
     fed: Federation, peers: Mapping[str, Peer], own: Bottom | None, pretraining: Pretraining
 ) -> None:
     """Have every partner train its bottom model on its own rows, and train ``own`` likewise."""
-    for peer in peers.values():
-        peer.ask(PretrainedSide.pretrain, pretraining.model_dump(mode="json"))
+    told = pretraining.model_dump(mode="json")
+    learning = [peer.start(PretrainedSide.pretrain, told) for peer in peers.values()]
     if own is not None:
         pretraining.learn(own, to_learn_from(fed))
+    for done in learning:
+        done()
 
 
 def to_learn_from(fed: Federation) -> Tensor:

@@ -519,7 +519,7 @@ class ProtoEVFL(SomeViews):
         self._start(fed)
         for name, peer in self.peers_.items():
             where = torch.from_numpy(fed.alignment.position(name)[nameless])
-            peer.ask(ProtoSide.unlabelled, where[where >= 0])
+            peer.post(ProtoSide.unlabelled, where[where >= 0])
         y = fed.y
         train, aside = keep_aside(len(y), self.validation, fed.seed, y)
         people = torch.cat([train, aside])
@@ -565,6 +565,7 @@ class ProtoEVFL(SomeViews):
                 break
         if len(aside):
             self._recall()
+        self._settle()
         if bool(self.top_.unseen.any()):
             # Prototypes alone name an unseen class: they are those of the finished model.
             self._prototypes(fed, self._see(fed, fed.rows[train.numpy()]), y[train])
@@ -625,17 +626,23 @@ class ProtoEVFL(SomeViews):
         )
         prior = self.top_.prior.clone()
         count = torch.bincount(y, minlength=len(prior)).float()
-        for (name, peer), mine in zip(self.peers_.items(), duals, strict=False):
-            expected = peer.ask(ProtoSide.guide, mine, prior, how.model_dump(mode="json"))
-            if expected.shape != prior.shape or bool((expected < 0).any()):
-                raise Refused(f"party '{name}' answered with no count of {len(prior)} classes")
-            count += expected
+        told = how.model_dump(mode="json")
+        answers = {
+            name: peer.start(ProtoSide.guide, mine, prior, told)
+            for (name, peer), mine in zip(self.peers_.items(), duals, strict=False)
+        }
         rows, known = self._others
         if self.own_ is not None:
             self.prior_, kept = learn_guided(
                 self.own_, rows, known, self.prior_, duals[-1], prior, how
             )
             self.kept_ = {fed.active.name: Kept(kept.of, rows[kept.rows], kept.classes)}
+        for name, answer in answers.items():
+            expected = answer()
+            if expected.shape != prior.shape or bool((expected < 0).any()):
+                raise Refused(f"party '{name}' answered with no count of {len(prior)} classes")
+            count += expected
+        if self.own_ is not None:
             count += self.prior_ * len(rows)
         self.top_.prior.copy_(count / count.sum())
 
@@ -645,14 +652,19 @@ class ProtoEVFL(SomeViews):
         boundary.round += 1
         cuts: dict[str, tuple[Tensor, Tensor]] = {}
         views = []
-        for name, peer in self.peers_.items():
-            where = torch.from_numpy(fed.alignment.position(name)[rows])
-            held = where >= 0
+        where = {n: torch.from_numpy(fed.alignment.position(n)[rows]) for n in self.peers_}
+        held_by = {name: places >= 0 for name, places in where.items()}
+        answers = {
+            name: self.peers_[name].start(SplitSide.forward, where[name][held])
+            for name, held in held_by.items()
+            if bool(held.any())
+        }
+        for name, held in held_by.items():
             view = torch.full((len(rows), self.widths_[name]), torch.nan)
-            if bool(held.any()):
-                cut = peer.ask(SplitSide.forward, where[held])
-                cut = self._expect(name, cut, int(held.sum())).detach().requires_grad_()
-                cuts[name] = where[held], cut
+            if name in answers:
+                cut = self._expect(name, answers[name](), int(held.sum()))
+                cut = cut.detach().requires_grad_()
+                cuts[name] = where[name][held], cut
                 view = view.index_put((held.nonzero()[:, 0],), cut)
             views.append(view)
         if self.own_ is not None:
@@ -666,10 +678,10 @@ class ProtoEVFL(SomeViews):
             if bool((held := ~view.isnan().any(1)).any())
         ]
         self._step(loss + torch.stack(alone).mean(), gates=False)
-        for name, (where, cut) in cuts.items():
+        for name, (places, cut) in cuts.items():
             assert cut.grad is not None
-            boundary.about(where)
-            self.peers_[name].ask(SplitSide.backward, cut.grad)
+            boundary.about(places)
+            self.peers_[name].post(SplitSide.backward, cut.grad)
         return loss.detach()
 
     def _upper(self, views: list[Tensor], y: Tensor) -> None:
@@ -694,7 +706,7 @@ class ProtoEVFL(SomeViews):
         if self.optimisation.schedule == "constant":
             return
         for peer in self.peers_.values():
-            peer.ask(BottomSide.schedule, {"rate": rate})
+            peer.post(BottomSide.schedule, {"rate": rate})
         own = self.own_.optimiser if self.own_ is not None else None
         for optimiser in (own, self.optimiser_):
             if optimiser is not None:

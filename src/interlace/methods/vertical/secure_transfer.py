@@ -565,7 +565,7 @@ class SecureTransfer(Method):
         self.key_ = generate(scheme, workload)
         asked = {"scheme": scheme, **asdict(workload)}
         theirs = read_public_key(self.peer_.ask(SecureTransferSide.make_key, asked))
-        self.peer_.ask(SecureTransferSide.take_key, self.key_.public.to_tensor())
+        self.peer_.post(SecureTransferSide.take_key, self.key_.public.to_tensor())
         return theirs
 
     def _step(self, theirs: PublicKey, z: Floats, t: Floats, means: Floats) -> None:
@@ -594,9 +594,9 @@ class SecureTransfer(Method):
                 self.key_.encrypt(mine).to_tensor(),
                 {"k": k, "unit": unit},
             )
-            self.peer_.ask(SecureTransferSide.unmask, opened(self.key_, masked))
+            self.peer_.post(SecureTransferSide.unmask, opened(self.key_, masked))
         self.own_.descend(slope)
-        self.peer_.ask(SecureTransferSide.descend)
+        self.peer_.post(SecureTransferSide.descend)
 
     # -- predicting ---------------------------------------------------------------------------
 

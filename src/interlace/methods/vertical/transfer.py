@@ -181,17 +181,19 @@ class FederatedTransfer(JointTraining):
         boundary = fed.active.boundary
         boundary.round += 1
         assert self.own_ is not None
-        cuts = [
-            self._expect(name, peer.ask(SplitSide.forward, positions[name]), len(y))
-            .detach()
-            .requires_grad_()
+        asked = {
+            name: peer.start(SplitSide.forward, positions[name])
             for name, peer in self.peers_.items()
-        ]
+        }
         rows, known = self._known
         if len(rows) > MOST:
             some = torch.from_numpy(self._draws.choice(len(rows), MOST, replace=False))
             rows, known = rows[some], known[some]
         mine = self.own_.forward(torch.cat([own, rows]))
+        cuts = [
+            self._expect(name, answer(), len(y)).detach().requires_grad_()
+            for name, answer in asked.items()
+        ]
         phi = translate(mine[len(own) :], known, self.objective_.outputs)
         named = self.objective_.loss(self.top_.name(cuts, phi), y)
         apart = torch.stack([F.mse_loss(mine[: len(own)], cut) for cut in cuts]).mean()
@@ -203,7 +205,7 @@ class FederatedTransfer(JointTraining):
         for (name, peer), cut in zip(self.peers_.items(), cuts, strict=True):
             assert cut.grad is not None
             boundary.about(positions[name])
-            peer.ask(SplitSide.backward, cut.grad)
+            peer.post(SplitSide.backward, cut.grad)
         for optimiser in optimisers:
             optimiser.step()
         self._stale = True
