@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from pydantic import ValidationError
 
 from interlace import runner
 from interlace.boundary import Boundary, Kind, Ledger, Slot
@@ -64,6 +65,26 @@ def test_no_more_leaves_than_was_planned(
         assert {h.kind for h in held if h.messages} <= set(plan.leaves)
         large = max(held, key=lambda h: h.bytes)
         assert large.planned_bytes < 5 * large.bytes + 200_000  # a bound that says something
+
+
+def test_an_arbiter_plans_without_a_table_and_is_left_out_where_people_are_scored(
+    make_party: Make, contract: Contract, tables: dict[str, pl.DataFrame]
+) -> None:
+    tables["notary"] = tables["shop"]  # which it has for other runs
+    method = {"name": "logistic", "protocol": "arbiter", "sigmoid": "taylor", "max_iter": 3}
+    changes = {"method": method, "parties": ["bank", "shop", "notary"], "arbiter": "notary"}
+    contract = Contract.model_validate({**contract.model_dump(), **changes})
+    notary = plan_of(make_party("notary"), contract)
+    assert {Kind.CIPHERTEXT, Kind.CONTROL} <= set(notary.leaves)
+    assert Kind.BLINDED_IDS not in notary.leaves
+    assert not notary.capped  # it knows of nobody's table
+    assert notary.epsilon == 0
+    assert Kind.CIPHERTEXT in plan_of(make_party("shop"), contract).leaves
+    scores = contract.to_score(50, 0, batch=40)
+    assert scores.parties == ["bank", "shop"]
+    assert plan_of(make_party("shop"), scores).people == 100
+    with pytest.raises(ValidationError, match="not among those who answer"):
+        Contract.model_validate({**contract.model_dump(), "arbiter": "bank"})
 
 
 def test_so_many_people_are_scored_and_no_more(

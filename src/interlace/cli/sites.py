@@ -99,6 +99,7 @@ def show_contract(contract: Contract) -> None:
         "method": contract.method.name + (f" ({settings})" if settings else ""),
         "beside it": listed(baselines) if baselines else "nothing",
         "trainings": plural(len(contract.seeds), "seed"),
+        **({"arbiter": contract.arbiter} if contract.arbiter else {}),
         **({"scores": scored} if (scored := _scored(contract)) else {}),
         "for": contract.purpose or "(the job does not say what for)",
         "waits": f"up to {contract.wait:g} hours for an approval or a partner",

@@ -281,12 +281,19 @@ def read_public(path: Path, model: type[M], **more: Any) -> M:
         holders = [n for n, f in files.items() if isinstance(f, dict) and f.get("label")]
         if len(holders) == 1:
             data.setdefault("active", holders[0])
+        method, without = data.get("method"), [n for n, f in files.items() if not _has_table(f)]
+        if isinstance(method, dict) and method.get("protocol") == "arbiter" and len(without) == 1:
+            data.setdefault("arbiter", without[0])
         data["parties"] = list(parties)
     public = {k: v for k, v in data.items() if k in model.model_fields or k not in Job.model_fields}
     try:
         return model.model_validate(public | {k: v for k, v in more.items() if v is not None})
     except ValidationError as e:
         raise JobError(_readable(e, path, {})) from e
+
+
+def _has_table(file: Any) -> bool:
+    return isinstance(file, dict) and bool(file.get("table"))
 
 
 def write_job(job: Job, path: Path) -> None:

@@ -75,9 +75,10 @@ class Contract(BaseModel):
     """What the parties of one run agree to; its fields are those of a job.
 
     ``classes`` is how many classes the label has (1: a number is learnt); the party that drives
-    states it, since what the others send hangs on it. ``scores`` is there where nothing is
-    trained, and a finished run's models answer for people instead. ``version`` is the package's:
-    all sites run the same.
+    states it, since what the others send hangs on it. ``arbiter`` is the party that takes part
+    without a table, where a method has one hold the key (``protocol: arbiter``). ``scores`` is
+    there where nothing is trained, and a finished run's models answer for people instead.
+    ``version`` is the package's: all sites run the same.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -96,6 +97,7 @@ class Contract(BaseModel):
     align: Matching = Field(default_factory=Matching)
     wait: float = Field(default=24.0, gt=0, le=MOST_HOURS)
     classes: int | None = Field(default=None, ge=1, le=10_000)
+    arbiter: str | None = None
     scores: Scoring | None = None
     version: str = interlace.__version__
 
@@ -122,6 +124,8 @@ class Contract(BaseModel):
     def _driver(self) -> Self:
         if self.active not in self.parties:
             raise ValueError(f"`active` is '{self.active}', which is not among `parties`")
+        if self.arbiter is not None and self.arbiter not in self.passive:
+            raise ValueError(f"`arbiter` is '{self.arbiter}', which is not among those who answer")
         return self
 
     @model_validator(mode="after")
@@ -146,8 +150,10 @@ class Contract(BaseModel):
     @property
     def text(self) -> str:
         """The contract as JSON in its one canonical form: sorted keys, no spaces, ASCII."""
-        # A training reads, and is called, as it was before there was scoring.
-        fields = self.model_dump(mode="json", exclude=None if self.scores else {"scores"})
+        # A run reads, and is called, as it was before there were these.
+        new = {"arbiter": self.arbiter, "scores": self.scores}
+        without = {name for name, value in new.items() if value is None}
+        fields = self.model_dump(mode="json", exclude=without)
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @property
@@ -166,6 +172,11 @@ class Contract(BaseModel):
         return [name for name in self.parties if name != self.active]
 
     @property
+    def partners(self) -> list[str]:
+        """Those of them who have a table."""
+        return [name for name in self.passive if name != self.arbiter]
+
+    @property
     def online(self) -> bool:
         """Whether it is about a service that answers questions about people."""
         return self.scores is not None and self.scores.batch is None
@@ -182,6 +193,8 @@ class Contract(BaseModel):
         """
         changes = {
             "name": f"{self.name[:70]}-scores",
+            "parties": [name for name in self.parties if name != self.arbiter],
+            "arbiter": None,  # who has done what there was to do
             "compare": "none",
             "seeds": [seed],
             "scores": {"run": self.run, "people": people, "batch": batch, "mark": mark},

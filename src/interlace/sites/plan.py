@@ -34,6 +34,7 @@ from interlace.align import SESSION
 from interlace.boundary import Kind, Ledger, Policy
 from interlace.boundary.guards import build_guard, chain
 from interlace.boundary.guards.noise import Gaussian, Laplace
+from interlace.data.ids import IdRule
 from interlace.engines import InProcess
 from interlace.errors import JobError
 from interlace.job.spec import Job, MethodChoice, PartyFile
@@ -79,6 +80,8 @@ OPENINGS = 1000  # of the conversation with a service: at each start, and after 
 TWICE = 2  # all about a table: what was under way when a process ended is asked again
 ONE_BY_ONE = 8  # people of the rehearsal who are asked about, each alone
 PARTNER = 10  # a partner may have so many times as many people when it comes to blinded ids
+BLIND_ROWS = 256  # of the tables that a party without one makes up
+ARBITER = "~"  # made up where people are scored with what one has helped to train
 NO_CLAIM_DUE = frozenset({Kind.CONTROL, Kind.BLINDED_IDS, Kind.CIPHERTEXT})
 
 
@@ -163,6 +166,11 @@ def compared(contract: Contract) -> list[MethodChoice]:
     ]
 
 
+def as_arbiter(file: PartyFile) -> PartyFile:
+    """A party's file where it is the arbiter of a run, whatever table it has."""
+    return PartyFile(policy=file.policy)
+
+
 def plan_of(folder: PartyFolder, contract: Contract) -> Plan:
     """What a run would let out of a party.
 
@@ -192,7 +200,10 @@ class _Rehearsal:
     def __init__(self, name: str, file: PartyFile, contract: Contract, scratch: Path) -> None:
         self.name, self.contract, self.scratch = name, contract, scratch
         self.horizontal = is_horizontal(contract.method.name)
-        self.blind = file.table is None  # drives horizontal clients whose columns it cannot know
+        if name == contract.arbiter:
+            file = as_arbiter(file)
+        # It drives horizontal clients, or is an arbiter: others' columns it cannot know.
+        self.blind = file.table is None
         policy = Policy(
             allow=file.policy.allow, allow_also=file.policy.allow_also, guards=file.policy.guards
         )
@@ -348,7 +359,8 @@ class _Rehearsal:
                 found = np.array([flow.messages, flow.bytes_after], dtype=np.float64)
                 sent[session, Kind(flow.kind)] += found
         ledger.close()
-        privacy = next(p.privacy for p in results.parties if p.name == self.name)
+        told = (p.privacy for p in results.parties if p.name == self.name)
+        privacy = next(told, {})  # of an arbiter there is nothing to tell
         claims = {
             guard: Claim(float(of["releases"]), float(of["epsilon"]))
             for guard, of in privacy.items()
@@ -360,6 +372,8 @@ class _Rehearsal:
         """The party's own file, and those of partners made up."""
         file = self.scratch / f"own-{rows}.feather"
         frame = self.party.frame
+        if self.blind and not self.horizontal:
+            frame = pl.DataFrame({"id": range(BLIND_ROWS)})
         if rows < len(self.party):
             frame = frame[np.linspace(0, len(self.party) - 1, rows).astype(np.int64)]
         if not self.blind:
@@ -368,6 +382,11 @@ class _Rehearsal:
         files = {}
         for i, name in enumerate(self.contract.parties):
             files[name] = own if name == self.name else self._partner(name, i, frame, shared)
+        choice = self.contract.method
+        if self.contract.arbiter not in (None, self.name):
+            files[self.contract.arbiter] = PartyFile()
+        elif self.contract.scores and build_method(choice.name, choice.settings).helped:
+            files[ARBITER] = PartyFile()
         return files
 
     def _partner(self, name: str, number: int, frame: pl.DataFrame, shared: float) -> PartyFile:
@@ -378,18 +397,18 @@ class _Rehearsal:
         if self.horizontal and not self.blind:  # the same columns, of other people
             frame[rng.integers(0, frame.height, frame.height)].write_ipc(path)
             return self.file.model_copy(update={"table": str(path), "policy": weights})
-        rows = 256 if self.blind else frame.height
+        rows = BLIND_ROWS if self.blind else frame.height
         width = 16 if self.blind else max(1, len(self.party.columns))
         made = pl.DataFrame(rng.normal(size=(rows, width)), schema=[f"x{i}" for i in range(width)])
         label = None
-        if name == self.contract.active or self.blind:
+        if name == self.contract.active or (self.blind and self.horizontal):
             label = "label"
             bad = self.contract.method.settings.get("bad")
             labels = _labels(rng, rows, self.contract.classes, bad)
             made = made.with_columns(pl.Series(label, labels))
         id_rule: Any = None
         if not self.horizontal:
-            id_rule = self.party.id_rule
+            id_rule = IdRule(columns=["id"]) if self.blind else self.party.id_rule
             made = pl.concat(
                 [_people(frame.select(id_rule.columns), shared), made], how="horizontal"
             )
@@ -439,7 +458,7 @@ class _Rehearsal:
             said.append(f"on {ROWS:,} and {ROWS // 2:,} of the table's rows, drawn on to all")
         if self.blind:
             said.append(
-                "without a table there is no telling the clients' columns: only the kinds "
+                "without a table there is no telling the others' columns: only the kinds "
                 "are limited, not their bytes"
             )
         elif not self.horizontal:
