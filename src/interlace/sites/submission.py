@@ -160,7 +160,10 @@ class _Following:
         """Submit the contract if no job of it is there; how the run stands, once it is over."""
         self.job = self.job or self._earlier(server) or _submit(server, self.contract)
         state, status = _state(server, self.job), self.run.status
+        over = status.job == self.job and status.state in ("finished", "refused", "failed")
         if state == RunStatus.RUNNING.value and self._lost(server, status):
+            if over:  # which a busy server notes late
+                return status
             with suppress(Exception):  # it says that nothing is there to end
                 server.abort_job(self.job)
             self.job, self.missed = "", 0
@@ -182,7 +185,6 @@ class _Following:
                 f"{self.barren} jobs ended before '{self.folder.name}' had begun them, the last "
                 f"with {state}; {self.folder.kit / 'log.txt'} says more"
             )
-        over = status.job == self.job and status.state in ("finished", "refused", "failed")
         if over:
             return status
         if self.late:
