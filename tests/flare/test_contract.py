@@ -15,7 +15,7 @@ from nvflare.apis.job_def import JobMetaKey, RunStatus
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.collab import collab
-from nvflare.collab.api.context import Context
+from nvflare.collab.api.context import Context, get_call_context, set_call_context
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.collab.runtime.executor import CollabExecutor
 from nvflare.fuel.f3.cellnet.cell import Cell
@@ -41,6 +41,8 @@ from interlace.sites.contract import Contract
         (CollabExecutor.__init__, ["client_obj_id"]),
         (Workspace.get_app_dir, ["job_id"]),
         (Context.is_aborted, []),
+        (get_call_context, []),
+        (set_call_context, ["ctx"]),
         (new_secure_session, ["username", "startup_kit_location", "timeout"]),
         (Session.submit_job, ["job_definition_path"]),
         (Session.get_job_meta, ["job_id"]),
