@@ -449,3 +449,19 @@ def test_what_was_planned_when_it_was_approved_is_what_holds(
     with (shop.root / "table.csv").open("a") as table:
         table.write("C9999,1,1\n" * 1000)
     assert approval.plan_for(shop, run) == before
+
+
+def test_no_method_comes_in_as_a_baseline(make_party: Make, contract: Contract) -> None:
+    """`shared_only` is split learning by another name."""
+
+    def asked(policy: dict[str, Any], method: str, compare: Any) -> Decision:
+        fields = {"method": method, "compare": compare, "name": f"{method}-{len(str(compare))}"}
+        shop = make_party("shop", approve=[{"drivers": ["bank"], **policy}], **policy)
+        return decide(shop, Contract.model_validate(contract.model_dump() | fields))
+
+    only: dict[str, Any] = {"methods": ["agg"]}
+    assert "is a baseline" in asked({}, "shared_only", "none").reason
+    assert "is a baseline" in asked(only, "active_alone", "none").reason
+    assert "takes no part in 'shared_only'" in asked(only, "agg", ["shared_only"]).reason
+    assert asked(only, "agg", "all").state == "approved"
+    assert asked({"methods": ["fed_once"]}, "fed_once", "all").state == "approved"

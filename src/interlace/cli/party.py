@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -11,6 +11,9 @@ from rich.text import Text
 from interlace.cli.console import say, show
 from interlace.cli.sites import FolderOption, FoldersOption, opened, prompt, show_promises
 from interlace.errors import JobError
+
+if TYPE_CHECKING:
+    from interlace.sites.folder import PartyFolder
 
 PARTY_FILE = """\
 # This organisation's own file. It is never sent to anybody.
@@ -187,7 +190,7 @@ def up(
     from interlace.sites import service
     from interlace.sites.check import kits
 
-    parties = [opened(folder) for folder in party or [None]]
+    parties = _all(party)
     for one in parties:
         for found in kits(one):
             if found.verdict == "bad":
@@ -214,9 +217,13 @@ def down(party: FoldersOption = None) -> None:
     """
     from interlace.sites import service
 
-    for one in [opened(folder) for folder in party or [None]]:
+    for one in _all(party):
         ended = service.down(one)
         show(Text(f"{one.name}: {'ended' if ended else 'was not up'}"))
+
+
+def _all(folders: list[Path] | None) -> list[PartyFolder]:
+    return [opened(folder) for folder in folders] if folders else [opened(None)]
 
 
 def stop(

@@ -336,13 +336,17 @@ def _no_such_models(folder: PartyFolder, contract: Contract) -> str | None:
 
 
 def methods_of(contract: Contract) -> list[str]:
-    """The methods of a run by name; baselines come with them.
+    """The methods of a run by name. The baselines that are usual beside one come with it; others
+    stand for themselves, since one may send as much as a method does.
 
     Raises:
-        JobError: there is no such method.
+        JobError: there is no such method, or it is a baseline.
     """
-    choices = (contract.method, *compared(contract))
-    return [c.name for c in choices if entry(c.name).role == "method"]
+    name = contract.method.name
+    if entry(name).role != "method":
+        raise JobError(f"'{name}' is a baseline: name it under `compare`, beside a method")
+    usual = {c.name for c in compared(contract.model_copy(update={"compare": "all"}))}
+    return [name, *(c.name for c in compared(contract) if c.name not in usual)]
 
 
 def over_budget(
