@@ -38,7 +38,7 @@ class Standing(BaseModel):
 
     Args:
         drivers: Parties that may drive such a run; no rule is for all.
-        methods: Methods of such a run, and their baselines.
+        methods: Methods of such a run, and the baselines that are usual beside them.
         kinds: Kinds that may leave in it.
         purposes: What it may be for, by the job's `purpose`.
         max_bytes: Most bytes that may leave in it, by the disclosure plan.
@@ -86,7 +86,8 @@ class Policy(BaseModel):
         encryption: The schemes under which gradients, residuals and outcomes travel from the party
             or to it where a method encrypts them, and ``none`` if they may in clear too; ``None``
             stands for all.
-        methods: Methods that the party takes part in, and their baselines; ``None`` stands for all.
+        methods: Methods that the party takes part in, and the baselines that are usual beside them;
+            ``None`` stands for all.
         partners: Parties that it trains with; ``None`` stands for all of the federation.
         purposes: What it takes part for: the job's ``purpose`` must be one of them.
         runs_per_day: Most runs over sites that may begin within 24 hours.

@@ -158,13 +158,15 @@ def show_promises(party: str, policy: Policy) -> None:
         f"{names(policy.purposes)}"
     )
     bounds = {
-        "bytes a training": policy.max_bytes,
+        "bytes a run": policy.max_bytes,
         "people an answer": policy.max_rows,
         "people a run": policy.max_people,
         "requests a run": policy.max_requests,
         "runs a day": policy.runs_per_day,
     }
     limits = [f"{most:,} {what}" for what, most in bounds.items() if most is not None]
+    if policy.max_epsilon is not None:
+        limits.append(f"epsilon {policy.max_epsilon:g} a run")
     if policy.budget is not None:
         limits.append(f"epsilon {policy.budget.epsilon:g} over all runs")
     say(f"  at most: {', '.join(limits) or 'what the disclosure plan of each run says'}")
@@ -176,6 +178,7 @@ def show_promises(party: str, policy: Policy) -> None:
         say(f"  with {listed(kept)}")
     if policy.smallest_group:
         say(f"  about fewer than {policy.smallest_group:,} people at once")
+    say(f"  more than {policy.asks_per_day:,} contracts of one partner in a day")
     say(
         "  a run that is not approved: "
         + (f"{len(policy.approve)} standing rules may, else " if policy.approve else "")
