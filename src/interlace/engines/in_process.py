@@ -28,6 +28,8 @@ class InProcess:
 
     def open(self, session: str, side: type[PassiveSide], party: str, partner: str) -> None:
         """Have a party take part, with this passive side, in a conversation ``partner`` drives."""
+        self._carry_out(party)
+        self.settle(party)
         self.parties[party].open(session, side, partner)
 
     def deliver(self, message: Message) -> Message:

@@ -467,10 +467,12 @@ class Scorecard(Method):
             self._used["outcomes"] = scheme
             key = generate(scheme, workload)
             sealed, public = key.encrypt_rows(sides).to_tensor(), key.public.to_tensor()
+            answers = {}
             for name in asked:
-                self.peers_[name].ask(ScorecardSide.take_key, public)
-                answer = self.peers_[name].ask(ScorecardSide.count, sealed)
-                counts[name] = self._counted(name, key, answer, asked[name], totals)
+                self.peers_[name].post(ScorecardSide.take_key, public)
+                answers[name] = self.peers_[name].start(ScorecardSide.count, sealed)
+            for name, answer in answers.items():
+                counts[name] = self._counted(name, key, answer(), asked[name], totals)
         self.dropped_: dict[str, dict[int, Dropped]] = {name: {} for name in cells}
         left: list[_Candidate] = []
         for name, found in cells.items():
@@ -502,7 +504,7 @@ class Scorecard(Method):
         into = np.concatenate([np.zeros(0, dtype=np.int64), *(c.into for c in mine)])
         final = np.concatenate([np.zeros((0, 2)), *(c.column.counts for c in mine)])
         if name in self.peers_:
-            self.peers_[name].ask(
+            self.peers_[name].post(
                 ScorecardSide.merge,
                 torch.from_numpy(numbers.astype(np.int32)),
                 torch.from_numpy(into.astype(np.int32)),
@@ -574,7 +576,7 @@ class Scorecard(Method):
                     verdicts[line], figures[line] = (dropped.why, near), dropped.figure
             if name in self.peers_:
                 self.partners_[name] = tuple(c.column for c in left if c.party == name)
-                self.peers_[name].ask(
+                self.peers_[name].post(
                     ScorecardSide.select,
                     torch.from_numpy(verdicts.astype(np.int32)),
                     torch.from_numpy(figures),
@@ -652,12 +654,15 @@ class Scorecard(Method):
             key = generate(scheme, workload_of(people, widest, largest))
             public = key.public.to_tensor()
             for name in holders[1:]:
-                self.peers_[name].ask(ScorecardSide.take_key, public)
+                self.peers_[name].post(ScorecardSide.take_key, public)
             for place, column in zip(of[me], columns.T, strict=True):
                 sealed = key.encrypt(column).to_tensor()
-                for name in holders[1:]:
-                    answer = self.peers_[name].ask(ScorecardSide.products, scale, sealed)
-                    sums = key.public.read(answer)
+                answers = {
+                    name: self.peers_[name].start(ScorecardSide.products, scale, sealed)
+                    for name in holders[1:]
+                }
+                for name, answer in answers.items():
+                    sums = key.public.read(answer())
                     if not isinstance(sums, Sums) or sums.groups != len(of[name]):
                         raise self._wrong(name, "another number of scalar products than due")
                     out[place, of[name]] = out[of[name], place] = key.decrypt(sums)[:, 0]
@@ -666,12 +671,15 @@ class Scorecard(Method):
             peer, others = self.peers_[name], partners[first + 1 :]
             public = peer.ask(ScorecardSide.new_key, {**scale, "scheme": scheme, "groups": widest})
             for other in others:
-                self.peers_[other].ask(ScorecardSide.take_key, public)
+                self.peers_[other].post(ScorecardSide.take_key, public)
             for number, place in enumerate(of[name]):
                 sealed = peer.ask(ScorecardSide.seal, {**scale, "column": number})
-                for other in others:
-                    answer = self.peers_[other].ask(ScorecardSide.products, scale, sealed)
-                    found = peer.ask(ScorecardSide.unseal, answer).double().numpy()
+                products = {
+                    other: self.peers_[other].start(ScorecardSide.products, scale, sealed)
+                    for other in others
+                }
+                for other, product in products.items():
+                    found = peer.ask(ScorecardSide.unseal, product()).double().numpy()
                     if found.shape != (len(of[other]),):
                         raise self._wrong(other, "another number of scalar products than due")
                     out[place, of[other]] = out[of[other], place] = found
