@@ -228,15 +228,28 @@ def test_inspect_in_words(call: Call, tables: Tables, write_job: WriteJob) -> No
         (["bank.csv", "shop.csv", "--label", "bought"], "write NAME=COLUMN"),
         (["bank.csv", "shp.csv"], "Did you mean 'shop.csv'?"),
         (["bank.csv", "shop.csv", "--id", "customer"], "column 'customer'"),
+        (["odd.csv", "shop.csv"], "'key', 'x'. Name who a row is about by --id odd=COLUMN"),
     ],
 )
 def test_inspect_says_what_is_wrong(
     call: Call, tables: Tables, write_job: WriteJob, arguments: list[str], complaint: str
 ) -> None:
     write_job(tables)
+    Path("odd.csv").write_text("key,x\na,1\n")
     done = call("inspect", *arguments)
     assert done.exit_code == 2
     assert complaint in done.stderr
+
+
+def test_inspect_gives_the_line_that_mends_the_ids(call: Call, folder: Path) -> None:
+    Path("bank.csv").write_text("no,x\r\n" + "".join(f"{i:03},{i}\r\n" for i in range(30)))
+    Path("shop.csv").write_text("\ufeffnr;y\r\n" + "".join(f"{i};{i},5\r\n" for i in range(30)))
+    done = call("inspect", "bank.csv", "shop.csv", "--id", "bank=no", "--id", "shop=nr")
+    assert done.exit_code == 0, done.output
+    told = "at bank and `id: {columns: [nr], zeros: strip}` at shop."
+    assert "set `id: {columns: ['no'], zeros: strip}`" in done.stdout  # YAML takes no for false
+    assert told in done.stdout
+    assert "duplicates" not in done.stdout
 
 
 # -- run, report, predict -----------------------------------------------------------------------

@@ -104,6 +104,7 @@ def _from_job(path: Path) -> Inputs:
 def _from_tables(sources: list[str], id: list[str], label: list[str]) -> Inputs:
     from interlace.data.ids import IdRule
     from interlace.data.tables import read_table
+    from interlace.errors import DataError
 
     paths: dict[str, str] = {}
     for source in sources:
@@ -129,9 +130,12 @@ def _from_tables(sources: list[str], id: list[str], label: list[str]) -> Inputs:
             raise JobError(f"--label {text}: write NAME=COLUMN, for one of {', '.join(paths)}")
         labels[name] = column
     ids = {n: IdRule(columns=[c for c in columns[n].split(",") if c]) for n in paths}
-    tables = {
-        name: read_table(path, party=name, ids=ids[name].columns) for name, path in paths.items()
-    }
+    try:
+        tables = {n: read_table(path, party=n, ids=ids[n].columns) for n, path in paths.items()}
+    except DataError as e:
+        if id or e.column != "id":
+            raise
+        raise JobError(f"{e} Name who a row is about by --id {e.party}=COLUMN") from e
     return tables, ids, labels
 
 
@@ -156,11 +160,15 @@ def _differences(
 def _notes(party: str, frame: pl.DataFrame, rule: IdRule) -> list[str]:
     """What stands out in the form of a party's ids, whether a run would take them or not."""
     from interlace.data.ids import make_keys
+    from interlace.errors import DataError
 
     if not rule.columns:
         return []
-    tolerant = rule.model_copy(update={"duplicates": "first", "blanks": "drop"})
-    report = make_keys(frame, tolerant, party=party).report
+    try:
+        report = make_keys(frame, rule, party=party).report
+    except DataError:
+        tolerant = rule.model_copy(update={"duplicates": "first", "blanks": "drop"})
+        report = make_keys(frame, tolerant, party=party).report
     refused = {
         "Left out for want": rule.blanks == "refuse",
         "An id of another row": rule.duplicates == "refuse",

@@ -351,16 +351,16 @@ def _notes(
             f"Leading zeros of {_count(count, 'id')} were removed (`zeros: strip`)."
             if rule.zeros == "strip"
             else f"Leading zeros stand in {_count(count, 'id')}, and 00123 does not match 123; if "
-            f"a partner's ids have lost theirs, set {set_in(rule, zeros='strip')} at each party"
-            f"{_would_merge(merged['zeros'])}."
+            f"a partner's ids have lost theirs, set {set_in(rule, zeros='strip')}, and the "
+            f"like at each partner{_would_merge(merged['zeros'])}."
         )
     if rule.case == "lower" and (count := found["only_upper"] + found["both"]):
         notes.append(f"Capital letters of {_count(count, 'id')} were made small (`case: lower`).")
     elif mixed:
         notes.append(
             f"The letter case of {_count(mixed, 'id')} is not that of the others, and Ab does not "
-            f"match ab; {set_in(rule, case='lower')} at each party ignores it"
-            f"{_would_merge(merged['lower'])}."
+            f"match ab; {set_in(rule, case='lower')}, and the like at each partner, "
+            f"ignores it{_would_merge(merged['lower'])}."
         )
     if count := found["decimals"]:
         notes.append(
