@@ -18,6 +18,9 @@ from typing import NamedTuple
 import pytest
 from markdown_it import MarkdownIt
 
+from interlace.job.spec import read_job
+from interlace.methods.catalogue import entry
+
 ROOT = Path(__file__).resolve().parents[1]
 ALL_PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PAGES = [p for p in ALL_PAGES if p.name != "CONTRIBUTING.md" and "```" in p.read_text()]
@@ -75,6 +78,14 @@ def test_a_reader_can_follow_the_page(
                     check=False,
                 )
                 assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_job_that_the_readme_shows_can_be_run(tmp_path: Path) -> None:
+    jobs = [b.text for b in blocks(ROOT / "README.md") if b.language == "yaml"]
+    assert jobs
+    for text in jobs:
+        (tmp_path / "job.yaml").write_text(text)
+        assert entry(read_job(tmp_path / "job.yaml").method.name).role == "method"
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda p: str(p.relative_to(ROOT)))
