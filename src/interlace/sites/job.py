@@ -56,6 +56,7 @@ from interlace.sites.approval import (
 )
 from interlace.sites.contract import Contract
 from interlace.sites.folder import Listening, PartyFolder, People, State, Status
+from interlace.sites.plan import as_arbiter
 from interlace.sites.provision import party_of
 from interlace.sites.silence import Silence
 from interlace.sites.submission import CONTRACT
@@ -186,6 +187,8 @@ class Site:
         """
         file, plan = self.folder.read(), plan_for(self.folder, self.run)
         scores, drives = self.contract.scores, self.answering is None
+        if self.folder.name == self.contract.arbiter:
+            file = as_arbiter(file)
         if scores and scores.batch and drives:
             file = file.model_copy(update={"table": People.of(self.run.path).table})
         others = [name for name in self.contract.parties if name != self.folder.name]
@@ -471,8 +474,9 @@ class Driver:
         contract = self.contract
         return Federation(
             self.site.party(),
-            contract.passive,
+            contract.partners,
             self.engine,
+            helpers=[contract.arbiter] if contract.arbiter else [],
             seed=contract.seeds[0],
             protocol=contract.align.protocol,
             reveal=contract.align.reveal,
@@ -494,7 +498,7 @@ class Driver:
 
 def job_of(contract: Contract, own: dict[str, PartyFile] | None = None) -> Job:
     """The job that a contract asks for; of the party files it holds one's own."""
-    shared = contract.model_dump(exclude={"parties", "version", "classes", "scores"})
+    shared = contract.model_dump(exclude={"parties", "version", "classes", "arbiter", "scores"})
     parties = {name: PartyFile() for name in contract.parties}
     return Job(**{**shared, "parties": {**parties, **(own or {})}})
 
