@@ -1,5 +1,6 @@
-"""A site that measures: in place of a method it echoes 64 KB, over FLARE and over bare gRPC in
-turns, in one and the same process. Only the benchmark's own sites may load it."""
+"""Sites that measure. One echoes 64 KB in place of a method, over FLARE and over bare gRPC in
+turns, in one and the same process; others count what a run asks of partners, and wait for all of
+it. Only the benchmark's own sites may load them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import asyncio
 import json
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from nvflare.collab import collab
 
 from interlace.boundary.kinds import Embedding, Metric
+from interlace.engines import sites
 from interlace.party import PassiveSide, Peer, operation
 from interlace.sites.job import Driver, Site
 
@@ -97,6 +100,35 @@ class Measuring(Driver):
                 )
             flare()
         (self.site.folder.root / "found.json").write_text(json.dumps(found))
+
+
+class CountingSite(Site):
+    """A site that counts by operations in how many round trips it asked them."""
+
+    @collab.publish
+    def drive(self) -> str:
+        """Carry out the run, and leave what was counted in its folder."""
+        trips: Counter[str] = Counter()
+        ask = sites.Sites._ask
+
+        def counted(engine: sites.Sites, party: str, messages: Any) -> Any:
+            trips[" ".join(m.operation for m in messages)] += 1
+            return ask(engine, party, messages)
+
+        sites.Sites._ask = counted  # type: ignore[method-assign]
+        outcome = Driver(self, self._carry()).go()
+        (self.run.path / "trips.json").write_text(json.dumps(trips))
+        return outcome
+
+
+class WaitingSite(CountingSite):
+    """A site that waits for whatever it asks, one thing after the other."""
+
+    @collab.publish
+    def drive(self) -> str:
+        """Carry out the run so."""
+        Peer.post = Peer.ask  # type: ignore[method-assign,assignment]
+        return super().drive()
 
 
 class Bare:
