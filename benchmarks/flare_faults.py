@@ -14,6 +14,10 @@ uninterrupted run of the same job in one process.
 Run it as ``make bench NAME=flare_faults``; ``--kills`` (100), ``--seed``, ``--out``. What became of
 a run is kept in a file of its own; a script that was stopped goes on after the last. A kill takes
 about a minute. The last line is JSON.
+
+``--scenario`` does one of three other things instead: ``network`` (a site's way to the server is
+slow, brings nothing, is cut), ``disk`` (a site's runs lie on a disk of 300 KB; needs root) or
+``clock`` (a site's clock is wrong by an hour or by ten years; needs a C compiler).
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -37,18 +42,15 @@ from typing import Any
 import psutil
 import torch
 
-from interlace import runner
 from interlace.errors import InterlaceError
 from interlace.files import write_whole
-from interlace.job.spec import write_job
 from interlace.sites import service
 from interlace.sites.contract import Contract
-from interlace.sites.job import job_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flare"))
 from flare_parity import difference
-from local import NAMES, Local, local
+from local import Local, going_on, in_process, local, small, wait
 
 ROOT = Path(__file__).parents[1]
 EPOCHS = 60
@@ -147,16 +149,7 @@ class Killer(threading.Thread):
 
 def right(federation: Local, contract: Contract, folder: Path) -> float:
     """How far any party's model is from that of an uninterrupted run in this process."""
-    files: dict[str, Any] = {}
-    for name in contract.parties:
-        root, file = federation.folders[name].root, federation.folders[name].read()
-        policy = file.policy.model_copy(update={"stop_file": None})
-        files[name] = file.model_copy(update={"table": str(root / "table.csv"), "policy": policy})
-        kept = federation.folder(name, contract) / "alignment"
-        shutil.copytree(kept, folder / "parties" / name / "alignment")
-    job = job_of(contract, files)
-    write_job(job, folder / "job.yaml")
-    runner.run(job, folder)
+    in_process(federation, contract, folder)
     return max(
         difference(
             federation.folder(name, contract) / "models", folder / "parties" / name / "models"
@@ -168,16 +161,8 @@ def right(federation: Local, contract: Contract, folder: Path) -> float:
 def one(federation: Local, number: int, seed: int, kills: int, scratch: Path) -> dict[str, Any]:
     """One run, which at most so many kills meet, and what became of it."""
     chance = random.Random(f"{seed}-{number}")
-    contract = Contract(
-        name=f"run-{number}",
-        parties=NAMES,
-        active=NAMES[0],
-        method={"name": "split", "epochs": EPOCHS, "patience": None, "batch_size": 32},
-        compare="none",
-        seeds=[number],
-        classes=2,
-        wait=chance.choice(WAITS),
-    )
+    wait = chance.choice(WAITS)
+    contract = small(f"run-{number}", epochs=EPOCHS, seeds=[number], wait=wait)
     federation.plan(contract)
     killer = Killer(federation, chance, min(chance.randint(1, MOST_KILLS), kills), contract)
     killer.start()
@@ -202,6 +187,120 @@ def one(federation: Local, number: int, seed: int, kills: int, scratch: Path) ->
         "outcome": ("finished" if len(ends) == 1 else "resumed") if finished else "lost",
         "difference": right(federation, contract, scratch) if finished else None,
     }
+
+
+def network(federation: Local, scratch: Path) -> dict[str, Any]:
+    """A site's way is slow, then brings nothing, then is cut, for ten seconds each."""
+    of, way = small("network", epochs=EPOCHS, wait=0.5), federation.ways["lab"]
+    run, found = federation.driver.run(of.run), {}
+    with going_on(federation, of) as end:
+        for harm in ("slow", "silent", "cut"):
+            before = run.status.done
+            if harm == "slow":
+                way.delay = 0.2
+            else:
+                (way.lose if harm == "silent" else way.cut)()
+            time.sleep(10)
+            during = run.status.done - before
+            way.mend()
+            mended = time.monotonic()
+            wait(600, lambda least=run.status.done: run.status.done > least or end.done())
+            found[harm] = {"done meanwhile": during, "goes on after": time.monotonic() - mended}
+    status = end.result()
+    return {
+        "harms": found,
+        "end": f"{status.state} {status.reason}".strip(),
+        "difference": right(federation, of, scratch),
+    }
+
+
+def disk(federation: Local, scratch: Path) -> dict[str, Any]:
+    """A site's disk is full in the middle of a run; then there is room, and it is submitted
+    again."""
+    lab = federation.folders["lab"]
+    of, runs = small("disk", epochs=EPOCHS), lab.root / "runs"
+    runs.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", runs], check=True)
+    try:
+        federation.plan(of)
+        full, there = federation.run(of), lab.run(of.run).status
+        subprocess.run(["mount", "-o", "remount,size=100m", runs], check=True)
+        again = federation.run(of)
+        return {
+            "at the driver": f"{full.state} {full.reason}",
+            "at the site": f"{there.state} {there.reason}",
+            "with room": again.state,
+            "difference": right(federation, of, scratch),
+        }
+    finally:
+        subprocess.run(["umount", "--lazy", runs], check=True)
+
+
+# Loaded before the C library, it moves a process's clock by CLOCK_OFF seconds.
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+static long off(void) { const char *text = getenv("CLOCK_OFF"); return text ? atol(text) : 0; }
+int clock_gettime(clockid_t id, struct timespec *at) {
+  int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+  int failed = real(id, at);
+  if (id == CLOCK_REALTIME) at->tv_sec += off();
+  return failed;
+}
+int gettimeofday(struct timeval *at, void *zone) {
+  struct timespec now;
+  int failed = clock_gettime(CLOCK_REALTIME, &now);
+  at->tv_sec = now.tv_sec; at->tv_usec = now.tv_nsec / 1000;
+  return failed;
+}
+time_t time(time_t *at) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (at) *at = now.tv_sec;
+  return now.tv_sec;
+}
+"""
+
+
+def clock(federation: Local, scratch: Path) -> dict[str, Any]:
+    """A site's clock is wrong: what its check and its start say, and what becomes of a run."""
+    lab, found = federation.folders["lab"], {}
+    library = scratch / "clock.so"
+    scratch.mkdir(parents=True)
+    (scratch / "clock.c").write_text(CLOCK)
+    compiler = ["cc", "-shared", "-fPIC", "-o", library, scratch / "clock.c", "-ldl"]
+    subprocess.run(compiler, check=True)
+    for name, hours in (("an hour ahead", 1), ("an hour behind", -1), ("ten years ahead", 87_660)):
+        service.down(lab)
+        wrong = {**os.environ, "LD_PRELOAD": str(library), "CLOCK_OFF": str(hours * 3600)}
+        said = {
+            verb: subprocess.run(
+                [Path(sys.executable).with_name("interlace"), "party", verb, *where],
+                env=wrong,
+                capture_output=True,
+                text=True,
+            )
+            for verb, where in (("check", ["--party", lab.root]), ("up", [lab.root]))
+        }
+        found[name] = {
+            verb: "good" if not done.returncode else done.stdout[-500:] + done.stderr[-500:]
+            for verb, done in said.items()
+        }
+        if not said["up"].returncode:
+            of = small(f"clock-{hours}", epochs=EPOCHS)
+            federation.plan(of)
+            status = federation.run(of)
+            found[name]["run"] = f"{status.state} {status.reason}".strip()
+            found[name]["difference"] = right(federation, of, scratch / str(hours))
+    service.down(lab)
+    service.up(lab)
+    return found
+
+
+SCENARIOS = {"network": network, "disk": disk, "clock": clock}
 
 
 def kept(out: Path) -> Iterator[dict[str, Any]]:
@@ -234,23 +333,36 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "flare_faults")
+    parser.add_argument("--scenario", choices=SCENARIOS)
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    with (
+        tempfile.TemporaryDirectory(prefix="interlace-") as scratch,
+        local(Path(scratch), by_way=["lab"] if options.scenario else []) as federation,
+    ):
+        here = Path(scratch) / "here"
+        if options.scenario:
+            found = SCENARIOS[options.scenario](federation, here)
+        else:
+            found = kill(federation, here, options)
+    print(json.dumps(found))
+
+
+def kill(federation: Local, scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs until there were so many kills."""
     options.out.mkdir(parents=True, exist_ok=True)
     runs = list(kept(options.out))
-    with tempfile.TemporaryDirectory(prefix="interlace-") as scratch, local(Path(scratch)) as fed:
-        while (left := options.kills - summary(runs)["kills"]) > 0:
-            number = len(runs) + 1
-            here = Path(scratch) / "here" / str(number)
-            runs.append(one(fed, number, options.seed, left, here))
-            text = json.dumps(runs[-1], indent=1)
-            write_whole(options.out / f"run-{number:03}.json", text.encode())
-            if runs[-1]["outcome"] == "lost":
-                for name, folder in fed.folders.items():
-                    shutil.copytree(folder.root, options.out / f"lost-{number:03}" / name)
-            print(f"  {json.dumps(summary(runs))}", flush=True)
-    print(json.dumps(summary(runs)))
+    while (left := options.kills - summary(runs)["kills"]) > 0:
+        number = len(runs) + 1
+        runs.append(one(federation, number, options.seed, left, scratch / str(number)))
+        text = json.dumps(runs[-1], indent=1)
+        write_whole(options.out / f"run-{number:03}.json", text.encode())
+        if runs[-1]["outcome"] == "lost":
+            for name, folder in federation.folders.items():
+                shutil.copytree(folder.root, options.out / f"lost-{number:03}" / name)
+        print(f"  {json.dumps(summary(runs))}", flush=True)
+    return summary(runs)
 
 
 if __name__ == "__main__":

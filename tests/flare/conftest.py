@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
-    """Three sites that are up."""
-    with local(tmp_path_factory.mktemp("sites")) as up:
+    """Three sites that are up. The tests' own classes lie where their jobs find modules."""
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    with local(tmp_path_factory.mktemp("sites"), by_way=["lab"]) as up:
         yield up

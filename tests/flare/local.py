@@ -4,12 +4,13 @@ TLS. The tests and benchmarks of runs over sites start one, and submit contracts
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ import polars as pl
 import psutil
 import yaml
 from sklearn.datasets import load_breast_cancer
+from way import Way
 
+from interlace import runner
 from interlace.boundary import Ledger
+from interlace.job.spec import write_job
 from interlace.sites import service, submission
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, Status
+from interlace.sites.job import job_of
 from interlace.sites.plan import Leaving, Plan
 from interlace.sites.provision import together
 
@@ -62,14 +67,23 @@ class Local:
 
     Args:
         root: Where the parties' folders are made.
+        by_way: Sites that reach the server by a way of their own, which can be slowed or cut.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, by_way: Sequence[str] = ()) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
+        self.port = port
         self.folders = {f.name: f for f in together(root, NAMES, name="trial", port=port)}
         self.driver = self.folders[NAMES[0]]
+
+        self.ways = {name: self._way(name) for name in by_way}
+
+    def _way(self, name: str) -> Way:
+        way, file = Way(self.port), self.folders[name].kit / "startup" / "fed_client.json"
+        file.write_text(file.read_text().replace(f":{self.port}", f":{way.port}"))
+        return way
 
     def give(self, tables: Mapping[str, pl.DataFrame], **fields: Any) -> None:
         """Give the parties their tables, and party files with these fields besides."""
@@ -133,6 +147,51 @@ def jobs_of(folder: PartyFolder) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True) if pid else []
 
 
+def small(name: str, *, parties: list[str] = NAMES, epochs: int = 2, **fields: Any) -> Contract:
+    """A short run of split learning."""
+    return Contract(
+        name=name,
+        parties=parties,
+        active=NAMES[0],
+        method={"name": "split", "epochs": epochs, "patience": None, "batch_size": 32},
+        **{"compare": "none", "seeds": [0], "classes": 2, "wait": 0.05, **fields},
+    )
+
+
+def in_process(federation: Local, of: Contract, folder: Path) -> None:
+    """The same job in this process, which takes up the matching that the sites made."""
+    files = {}
+    for name in of.parties:
+        root, file = federation.folders[name].root, federation.folders[name].read()
+        policy = file.policy.model_copy(update={"stop_file": None})
+        files[name] = file.model_copy(update={"table": str(root / "table.csv"), "policy": policy})
+        kept = federation.folder(name, of) / "alignment"
+        shutil.copytree(kept, folder / "parties" / name / "alignment")
+    job = job_of(of, files)
+    write_job(job, folder / "job.yaml")
+    runner.run(job, folder)
+
+
+@contextmanager
+def going_on(federation: Local, of: Contract) -> Iterator[Future[Status]]:
+    """A run whose first partner has a checkpoint, and what it will have come to."""
+    federation.plan(of)
+    kept = federation.folder(of.passive[0], of) / "checkpoints" / "split-0"
+    with ThreadPoolExecutor() as pool:
+        end = pool.submit(federation.run, of)
+        wait(300, lambda: kept.exists() or end.done())
+        yield end
+
+
+def wait(seconds: float, until: Callable[[], Any]) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not until():
+        if time.monotonic() > end:
+            raise TimeoutError(f"it did not come about in {seconds:.0f} s")
+        time.sleep(0.2)
+
+
 # Watchdogs would start again what is ended before they are.
 _GUARD = """
 import os, sys, time
@@ -147,9 +206,9 @@ for _ in range(5):
 
 
 @contextmanager
-def local(root: Path) -> Iterator[Local]:
+def local(root: Path, by_way: Sequence[str] = ()) -> Iterator[Local]:
     """A federation that is up, and down again at the end, or when this process is no more."""
-    federation = Local(root)
+    federation = Local(root, by_way)
     federation.give(vertical_tables())
     guard = [sys.executable, "-c", _GUARD, str(root)]
     with subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True):
