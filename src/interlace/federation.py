@@ -18,7 +18,7 @@ from interlace.align import Alignment, AlignmentReport, Progress, align
 from interlace.boundary import Ledger
 from interlace.data.labels import LabelPlan, is_known
 from interlace.engines import InProcess
-from interlace.errors import AlignmentError, DataError, InterlaceError, JobError
+from interlace.errors import AlignmentError, DataError, InterlaceError, JobError, PartyAway
 from interlace.party import (
     RUN,
     Engine,
@@ -401,6 +401,21 @@ class Federation:
             self.active.train_anew(seed)
             self.tell(RunSide.train, {"seed": seed})
         return other
+
+    def let_go(self) -> None:
+        """Bring what a training that failed has left with the engine to its end, so that the next
+        one does not hear what went wrong with it.
+
+        Raises:
+            PartyAway: a party cannot be reached.
+        """
+        for name in (*self.passive, *self.helpers):
+            try:
+                self.engine.settle(name)
+            except PartyAway:
+                raise
+            except InterlaceError:
+                pass
 
     # -- labels, which only the active party has ------------------------------------------------
 

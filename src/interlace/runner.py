@@ -335,6 +335,7 @@ class _Run:
                 if model.role == "method" or isinstance(e, PartyAway):
                     raise
                 model.skipped = str(e)  # a baseline that does not fit must not hold up the run
+                federation.let_go()
                 self._write(results, parties)
                 continue
             method.save(tag)

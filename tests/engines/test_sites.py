@@ -443,6 +443,30 @@ def test_an_error_of_what_was_posted_is_raised_next_and_names_it(
     assert torch.equal(peer.ask(EchoSide.echo, ROWS), ROWS)  # the site goes on
 
 
+@pytest.mark.parametrize("wire", [None, False, True])
+def test_a_training_does_not_hear_what_went_wrong_in_the_one_before(
+    pair: Pair, wire: bool | None
+) -> None:
+    engine = pair.engine if wire is None else InProcess([pair.driver, pair.partner], wire=wire)
+    federation = Federation(pair.driver, ["lab"], engine)
+    peer = Peer(pair.driver, "lab", engine, "echo")
+    for left in (lambda: peer.start(EchoSide.quote, {"error": "data"}), lambda: None):
+        left()
+        peer.post(EchoSide.note, {"name": None})
+        federation.let_go()
+        assert torch.equal(peer.ask(EchoSide.echo, ROWS), ROWS)
+    peer.start(EchoSide.echo, ROWS)
+    federation.let_go()
+    assert EchoSide.calls == 3  # it was carried out, if late
+
+
+def test_a_partner_who_is_away_is_not_let_go(pair: Pair) -> None:
+    pair.peer.post(EchoSide.note, {"name": "a"})
+    pair.way.there = lambda _frame: None
+    with pytest.raises(PartyAway):
+        Federation(pair.driver, ["lab"], pair.engine).let_go()
+
+
 def test_what_follows_a_failure_in_its_frame_is_refused_and_noted(pair: Pair) -> None:
     for name in (None, "b"):
         pair.peer.post(EchoSide.note, {"name": name})

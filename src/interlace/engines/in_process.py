@@ -28,13 +28,11 @@ class InProcess:
 
     def open(self, session: str, side: type[PassiveSide], party: str, partner: str) -> None:
         """Have a party take part, with this passive side, in a conversation ``partner`` drives."""
-        self._carry_out(party)
         self.settle(party)
         self.parties[party].open(session, side, partner)
 
     def deliver(self, message: Message) -> Message:
         """Bring a message to its receiver and its answer back."""
-        self._carry_out(message.receiver)
         self.settle(message.receiver)
         if message.receiver not in self.parties:
             raise JobError(f"there is no party '{message.receiver}' in this federation")
@@ -75,6 +73,7 @@ class InProcess:
             self._failed[message.receiver] = of_posted(e, message.operation)
 
     def settle(self, party: str) -> None:
-        """Raise what went wrong with what was posted to a party."""
+        """Carry out what was started at a party, and raise what went wrong with what was posted."""
+        self._carry_out(party)
         if party in self._failed:
             raise self._failed.pop(party)
