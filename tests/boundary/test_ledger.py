@@ -329,3 +329,16 @@ def test_lines_that_do_not_repeat_stand_as_they_are(boundary: Make) -> None:
         "n×2",
         "n×3",
     ]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_is_sent_is_written_before_it_leaves(tmp_path: Path, at_once: bool) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", at_once=at_once)
+    fill(ledger, 2, "received")
+    fill(ledger, 1)
+    fill(ledger, 1, "received")
+    # As another program finds it once this one has been killed.
+    found = sqlite3.connect(ledger.path or "").execute("SELECT direction FROM ledger").fetchall()
+    assert found == [("received",), ("received",), ("sent",)] * at_once
+    assert len(list(ledger.entries())) == 4
+    assert ledger.verify() is None

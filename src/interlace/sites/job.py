@@ -195,7 +195,7 @@ class Site:
         methods = methods_of(self.contract)
         if why := file.policy.objection(methods, others, self.contract.purpose):
             raise Refused(why)
-        ledger = Ledger(self.run.ledger)
+        ledger = Ledger(self.run.ledger, at_once=True)
         # Where people are scored, the plan allows for what is sent again.
         again = not scores and bool(ledger.sent_by(self.folder.name))
         # What was approved is all that leaves.
