@@ -149,7 +149,7 @@ class _Following:
         self.run = folder.run(contract.run)
         self.furthest, self.since = self.run.status.done, time.monotonic()
         self.last, self.barren, self.missed = "", 0, 0
-        self.first, self.before = True, Status(state="waiting")  # as it stood at the last look
+        self.first, self.before = not job, Status(state="waiting")  # as it stood at the last look
 
     @property
     def late(self) -> bool:

@@ -1,0 +1,106 @@
+"""What the party that submitted a run does when the server's word on its job is not the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
+
+from interlace.sites import submission
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder, Site, Status
+
+CONTRACT = Contract(name="small", parties=["bank", "shop"], active="bank")
+
+
+class Server:
+    """One that has a job running, and sites of which each has the jobs that a test says."""
+
+    def __init__(self) -> None:
+        self.jobs = {"first": "RUNNING"}
+        self.sites: dict[str, str | None] = {"bank": "first", "shop": "first"}
+        self.ended: list[str] = []
+
+    def submit_job(self, _path: str) -> str:
+        self.jobs["second"] = "SUBMITTED"
+        return "second"
+
+    def get_job_meta(self, job: str) -> dict[str, str]:
+        if job not in self.jobs:
+            raise JobNotFound
+        return {"status": self.jobs[job]}
+
+    def abort_job(self, job: str) -> None:
+        self.ended.append(job)
+
+    def get_system_info(self) -> Any:
+        running = [
+            SimpleNamespace(job_id=j) for j, state in self.jobs.items() if state == "RUNNING"
+        ]
+        return SimpleNamespace(job_info=running, client_info=[])
+
+    def get_client_job_status(self) -> list[dict[str, str]]:
+        if None in self.sites.values():
+            raise NoConnection
+        return [
+            {"client_name": name, "job_id": job, "status": "started"}
+            if job
+            else {"client_name": name, "status": "no_jobs"}
+            for name, job in self.sites.items()
+        ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> PartyFolder:
+    made = PartyFolder(tmp_path, Site(name="bank"))
+    made.run(CONTRACT.run).note(Status(state="running", doing="epoch 3", job="first"))
+    return made
+
+
+def looked(folder: PartyFolder, server: Server, job: str = "first", times: int = 5) -> str:
+    """Which job is followed after some looks."""
+    follow = submission._Following(folder, CONTRACT, job, lambda _job, _state: None)
+    for _ in range(times):
+        assert follow.look(server) is None  # type: ignore[arg-type]
+    return follow.job
+
+
+def test_a_job_that_all_sites_have_is_left_alone(folder: PartyFolder) -> None:
+    server = Server()
+    assert looked(folder, server) == "first"
+    assert server.ended == []
+
+
+def test_a_job_that_a_site_has_left_is_handed_in_again(folder: PartyFolder) -> None:
+    server = Server()
+    server.sites["shop"] = ""  # it was started anew
+    assert looked(folder, server, times=2) == "first"  # it may be ending
+    assert looked(folder, server) == "second"
+    assert server.ended == ["first"]
+
+
+def test_a_site_that_is_away_is_waited_for(folder: PartyFolder) -> None:
+    server = Server()
+    server.sites["shop"] = None
+    assert looked(folder, server) == "first"
+    del server.sites["shop"]
+    assert looked(folder, server) == "first"
+
+
+def test_a_run_that_has_ended_here_is_ending_there(folder: PartyFolder) -> None:
+    server = Server()
+    server.sites["shop"] = ""
+    folder.run(CONTRACT.run).note(Status(state="finished", done=1.0, job="first"))
+    assert looked(folder, server) == "first"
+
+
+def test_a_job_under_way_is_followed_and_no_second_handed_in(folder: PartyFolder) -> None:
+    server = Server()
+    assert looked(folder, server, job="", times=1) == "first"
+    server.jobs["first"] = "FINISHED:ABORTED"
+    assert looked(folder, server, job="", times=1) == "second"
+    folder.run(CONTRACT.run).note(Status(state="running", job="unheard of"))
+    assert looked(folder, server, job="", times=1) == "second"
