@@ -23,7 +23,7 @@ from interlace.engines import InProcess, sites
 from interlace.engines.sealed import Identity, Line, Meeting
 from interlace.engines.sites import Answering, Gate, Sites, Unreachable, sides_in
 from interlace.errors import DataError, JobError, PartyAway, PartyFailed, PolicyError, Refused
-from interlace.methods.vertical.split import SplitSide
+from interlace.methods.vertical.transfer import FederatedTransfer
 from interlace.party import PassiveSide, Peer, operation
 
 MEETING = Meeting("digest", "job-1")
@@ -120,7 +120,7 @@ def pair(hospital: Identity, lab: Identity, monkeypatch: pytest.MonkeyPatch) -> 
         lab,
         gate=lambda: Gate("approved", word="signed"),
         party=lambda: partner,
-        sides=[EchoSide, SplitSide],
+        sides={EchoSide, *sides_in(["interlace.methods.vertical.split", "interlace.align.dh"])},
     )
     way = Way(answering.receive)
     engine = Sites("hospital", MEETING, hospital, way, patience=0.2)
@@ -517,6 +517,19 @@ def test_a_conversation_opens_after_what_was_posted(pair: Pair) -> None:
     pair.peer.post(EchoSide.note, {"name": "a"})
     pair.engine.open("other", EchoSide, "lab", "hospital")
     assert EchoSide.notes == ["a"]
+
+
+@pytest.mark.parametrize("method", [SplitVFL, FederatedTransfer])
+def test_a_training_ends_with_nothing_still_to_be_carried_out(
+    pair: Pair, method: type[SplitVFL | FederatedTransfer]
+) -> None:
+    fed = Federation(pair.driver, ["lab"], pair.engine)
+    method(epochs=1, validation=0.0).fit(fed)
+    waiting: list[Message] = []
+    deliver = pair.partner.answer
+    pair.partner.answer = lambda message: waiting.append(message) or deliver(message)  # type: ignore[method-assign,func-returns-value]
+    pair.engine.settle("lab")
+    assert waiting == []
 
 
 def test_a_training_that_is_resumed_has_lost_nothing_that_was_posted(

@@ -144,7 +144,7 @@ class FederatedTransfer(JointTraining):
     ) -> Self:
         """Learn from the shared people, and from all labelled ones; see :meth:`Method.fit`."""
         super().fit(federation, checkpoint=checkpoint, on_epoch=on_epoch)
-        self._settle()
+        self._average()
         del self._known
         return self
 
@@ -212,14 +212,14 @@ class FederatedTransfer(JointTraining):
         return named.detach()
 
     def _logits(self, fed: Federation, rows: Rows) -> Tensor:
-        self._settle()
+        self._average()
         return super()._logits(fed, rows)
 
     def _state(self, stopping: EarlyStopping) -> State:
-        self._settle()
+        self._average()
         return super()._state(stopping)
 
-    def _settle(self) -> None:
+    def _average(self) -> None:
         """Φ from all labelled people, after steps that changed the own bottom model."""
         if getattr(self, "_stale", False) and self.own_ is not None:
             rows, known = self._known
