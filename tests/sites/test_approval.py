@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import count
 from typing import Any
@@ -352,6 +353,49 @@ def test_what_is_no_approval_is_refused() -> None:
     for text in ("", "{}", '{"run": 1}', "x" * 10_000_000):
         with pytest.raises(Refused, match="not an approval"):
             Approval.read(text)
+
+
+def test_a_rule_for_so_many_runs_holds_where_two_are_decided_at_once(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_party("shop", approve=[{**RULE, "runs_per_day": 1}])
+    alone = approval._one_at_a_time
+
+    @contextmanager
+    def after_another(folder: PartyFolder) -> Iterator[None]:
+        monkeypatch.setattr(approval, "_one_at_a_time", alone)
+        assert decide(shop, contract).state == "approved"
+        with alone(folder):
+            yield
+
+    monkeypatch.setattr(approval, "_one_at_a_time", after_another)
+    assert decide(shop, contract.model_copy(update={"name": "second"})).state == "waiting"
+
+
+def test_no_rule_approves_what_somebody_refused_while_it_was_rehearsed(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_party("shop", approve=[RULE])
+    rehearsed = approval.plan_of
+
+    def refused_meanwhile(folder: PartyFolder, contract: Contract) -> Plan:
+        approval.refuse(folder, folder.run(contract.run), "not today", by="hand")
+        return rehearsed(folder, contract)
+
+    monkeypatch.setattr(approval, "plan_of", refused_meanwhile)
+    said = decide(shop, contract)
+    assert (said.state, said.reason) == ("refused", "not today")
+
+
+def test_a_plan_without_a_limit_is_under_no_rules_bytes(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blind(folder: PartyFolder, contract: Contract) -> Plan:
+        leaves = {Kind.CIPHERTEXT: Leaving(messages=1, bytes=1)}
+        return Plan(run=contract.run, party=folder.name, leaves=leaves, capped=False, epsilon=0.0)
+
+    monkeypatch.setattr(approval, "plan_of", blind)
+    assert decide(make_party("shop", approve=[RULE]), contract).state == "waiting"
 
 
 def test_a_partner_asks_so_often_in_a_day(

@@ -173,35 +173,44 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
     except Exception as e:  # what it asks for cannot be rehearsed: no plan, no approval
         log.exception("no plan could be made")
         return refuse(folder, run, f"'{folder.name}' cannot rehearse it ({type(e).__name__})")
-    for rule in policy.approve:
-        if not _why_not(rule, folder, contract, plan):
+    with _one_at_a_time(folder):  # a rule counts runs, which others may be about to approve
+        if given := answer_of(run):  # by hand, while the plan was made
+            return Decision(given.answer, given.reason, given)
+        if not all(_why_not(rule, folder, contract, plan) for rule in policy.approve):
             try:
-                return approve(folder, run, "standing rule")
+                return _approved(folder, run, policy, plan, "standing rule")
             except Refused as e:  # another run has just used up what was left
                 return refuse(folder, run, str(e))
     run.note(Status(state="waiting", doing=f"for `interlace approve {run.name}`"))
     return Decision("waiting", f"'{folder.name}' has not answered yet")
 
 
-def approve(
-    folder: PartyFolder, run: RunFolder, by: Literal["hand", "standing rule"] = "hand"
-) -> Decision:
-    """Approve a run, and count its privacy budget against the party's.
+def approve(folder: PartyFolder, run: RunFolder) -> Decision:
+    """Approve a run by hand, and count its privacy budget against the party's.
 
     Raises:
         Refused: the party's policy objects, which no approval by hand can put aside.
         JobError: the run is finished.
     """
     make_sure_open(run)
-    contract, policy = run.contract, folder.read().policy
-    plan = plan_for(folder, run)
+    policy, plan = folder.read().policy, plan_for(folder, run)
     with _one_at_a_time(folder):
-        why = objection(folder, policy, contract) or over_budget(folder, policy, plan)
-        if why:
-            raise Refused(f"{why}; nobody can approve '{run.name}' while the policy says so")
-        # In this order: a crash between the two leaves a charge without a run, not the reverse.
-        Account(folder.root).charge(run.name, plan.epsilon or 0.0, plan.delta)
-        approval = _keep(folder, run, "approved", by, "")
+        return _approved(folder, run, policy, plan, "hand")
+
+
+def _approved(
+    folder: PartyFolder,
+    run: RunFolder,
+    policy: Policy,
+    plan: Plan,
+    by: Literal["hand", "standing rule"],
+) -> Decision:
+    """Approve a run while nobody else counts."""
+    if why := objection(folder, policy, run.contract) or over_budget(folder, policy, plan):
+        raise Refused(f"{why}; nobody can approve '{run.name}' while the policy says so")
+    # In this order: a crash between the two leaves a charge without a run, not the reverse.
+    Account(folder.root).charge(run.name, plan.epsilon or 0.0, plan.delta)
+    approval = _keep(folder, run, "approved", by, "")
     run.note(Status(state="approved", doing=f"approved by {by}"))
     return Decision("approved", "", approval)
 
@@ -385,7 +394,7 @@ def _why_not(rule: Standing, folder: PartyFolder, contract: Contract, plan: Plan
         return "purposes"
     if rule.kinds is not None and not set(plan.leaves) <= rule.kinds:
         return "kinds"
-    if rule.max_bytes is not None and plan.bytes > rule.max_bytes:
+    if rule.max_bytes is not None and not (plan.capped and plan.bytes <= rule.max_bytes):
         return "max_bytes"
     if contract.scores and contract.scores.people > (rule.max_people or 0):
         return "max_people"
