@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -69,6 +70,15 @@ def test_all_processes_of_a_run_together_send_no_more_than_the_plan_twice(tmp_pa
         with pytest.raises(PolicyError, match="embedding leave"):
             release(party)
         party.boundary.ledger.close()
+
+
+def test_what_threads_note_of_a_run_at_once_is_kept(tmp_path: Path) -> None:
+    """Large messages to several partners are noted by a thread each."""
+    one = site(tmp_path)
+    with ThreadPoolExecutor() as threads:
+        noted = [threads.submit(one.note, "running", f"sending {n}") for n in range(40)]
+    assert [note.exception() for note in noted] == [None] * 40
+    assert one.run.status.doing.startswith("sending")
 
 
 def test_a_run_that_goes_on_is_charged_again_and_one_that_begins_is_not(tmp_path: Path) -> None:

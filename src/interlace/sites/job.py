@@ -239,16 +239,20 @@ class Site:
 
     _party: Party | None = None
     _answered = 0  # people
+    _noting = threading.Lock()
 
     def note(self, state: State, doing: str = "", done: float = 0.0, reason: str = "") -> None:
-        """Keep how the run stands here."""
-        before = self.run.status
-        began = before.began if before.state == state else time.time()
-        if (before.state, before.doing) != (state, doing):
-            log.info("%s  %s", state, doing)
-        self.run.note(
-            Status(state=state, doing=doing, done=done, reason=reason, job=self.job, began=began)
-        )
+        """Keep how the run stands here; large messages to several partners have it said at once."""
+        with self._noting:
+            before = self.run.status
+            began = before.began if before.state == state else time.time()
+            if (before.state, before.doing) != (state, doing):
+                log.info("%s  %s", state, doing)
+            self.run.note(
+                Status(
+                    state=state, doing=doing, done=done, reason=reason, job=self.job, began=began
+                )
+            )
 
     def _most_silence(self) -> float:
         """Seconds that the driver may say nothing."""
