@@ -424,8 +424,9 @@ def grow(
         best: list[tuple[Source, Candidate] | None] = [None] * len(opened)
         totals = np.stack([node.totals for node in opened])
         bounds = np.stack([node.bounds for node in opened])
-        sums = {s.name: _histograms(s, opened, known[s.name]) for s in asked(depth)}
-        for source in asked(depth):
+        here = asked(depth)
+        sums = {source.name: _histograms(source, opened, known[source.name]) for source in here}
+        for source in here:
             histograms = sums[source.name]()
             found = best_splits(
                 np.stack(histograms), source.layout, totals, work.units, penalty, bounds
@@ -444,7 +445,7 @@ def grow(
             if pair is not None and pair[1].gain > LEAST_GAIN and pair[1].gain >= penalty.gamma
         }
         ways: dict[int, Flags] = {}
-        for source in asked(depth):
+        for source in here:
             mine = {i: c for i, (owner, c) in chosen.items() if owner is source}
             if mine:
                 first = source.made
