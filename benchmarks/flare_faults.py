@@ -283,7 +283,7 @@ def clock(federation: Local, scratch: Path) -> dict[str, Any]:
                 capture_output=True,
                 text=True,
             )
-            for verb, where in (("check", ["--party", lab.root]), ("up", [lab.root]))
+            for verb, where in (("check", ["--party", lab.root]), ("up", ["--party", lab.root]))
         }
         found[name] = {
             verb: "good" if not done.returncode else done.stdout[-500:] + done.stderr[-500:]

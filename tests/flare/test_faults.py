@@ -124,7 +124,7 @@ def test_an_expired_certificate_is_refused_at_both_ends(federation: Local) -> No
     good = file.read_bytes()
     try:
         file.write_bytes(expired(lab.root.parent / "trial" / "ca", good))
-        up = CliRunner().invoke(app, ["party", "up", str(lab.root)])
+        up = CliRunner().invoke(app, ["party", "up", "--party", str(lab.root)])
         ours, servers = (f.what for f in check(lab) if f.verdict == "bad")
     finally:
         file.write_bytes(good)
