@@ -62,7 +62,7 @@ APART = {
 UNSUPERVISED = {"kmeans", "gaussian_mixture", "horizontal_kmeans"}
 QUANTITIES = ["linear", "poisson", "tweedie"]
 PAIRS = ["secure_transfer"]  # of two parties
-MIXED = {"mixed"}  # clients and vertical partners at once, which these tables have not
+MIXED = ["mixed"]  # of a driver and others who have the same columns of different people
 
 
 def contracts() -> Iterator[tuple[dict[str, pl.DataFrame], Contract]]:
@@ -76,6 +76,7 @@ def contracts() -> Iterator[tuple[dict[str, pl.DataFrame], Contract]]:
         ("horizontal", horizontal_tables(), horizontal),
         ("quantities", vertical_tables(), QUANTITIES),
         ("pair", vertical_tables(), PAIRS),
+        ("mixed", mixed_tables(), MIXED),
         ("clusters", vertical_tables(), ["kmeans", "gaussian_mixture"]),
         ("row-clusters", horizontal_tables(), ["horizontal_kmeans"]),
     ):
@@ -94,6 +95,17 @@ def contracts() -> Iterator[tuple[dict[str, pl.DataFrame], Contract]]:
                 wait=0.25,
             ),
         )
+
+
+def mixed_tables() -> dict[str, pl.DataFrame]:
+    """The driver has all people and their label; the others the same columns of a half each."""
+    tables = vertical_tables()
+    driver, *others = NAMES
+    columns = tables[others[0]].sort("id")
+    return {
+        driver: tables[driver],
+        **{name: columns[i :: len(others)] for i, name in enumerate(others)},
+    }
 
 
 def _short(name: str, lengths: dict[str, int]) -> dict[str, Any]:
