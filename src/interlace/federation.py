@@ -409,6 +409,8 @@ class Federation:
         Raises:
             PartyAway: a party cannot be reached.
         """
+        if self.active.boundary.stopped:  # then nothing leaves any more
+            return
         for name in (*self.passive, *self.helpers):
             try:
                 self.engine.settle(name)

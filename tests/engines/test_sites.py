@@ -23,6 +23,7 @@ from interlace.engines import InProcess, sites
 from interlace.engines.sealed import Identity, Line, Meeting
 from interlace.engines.sites import Answering, Gate, Sites, Unreachable, sides_in
 from interlace.errors import DataError, JobError, PartyAway, PartyFailed, PolicyError, Refused
+from interlace.methods.vertical.split import SplitSide
 from interlace.methods.vertical.transfer import FederatedTransfer
 from interlace.party import PassiveSide, Peer, operation
 
@@ -120,7 +121,7 @@ def pair(hospital: Identity, lab: Identity, monkeypatch: pytest.MonkeyPatch) -> 
         lab,
         gate=lambda: Gate("approved", word="signed"),
         party=lambda: partner,
-        sides={EchoSide, *sides_in(["interlace.methods.vertical.split", "interlace.align.dh"])},
+        sides={EchoSide, SplitSide, *sides_in(["interlace.align.dh"])},
     )
     way = Way(answering.receive)
     engine = Sites("hospital", MEETING, hospital, way, patience=0.2)
@@ -254,6 +255,15 @@ def test_a_message_announced_as_ten_gigabytes_takes_no_memory(pair: Pair) -> Non
     assert pair.refusals() == ["unread"]
     with pytest.raises(Refused, match="not as long"):
         pair.engine._frame("lab", {"do": "deliver", "sizes": [4]}, b"12345")
+
+
+def test_a_frame_of_many_large_questions_takes_the_memory_of_one(pair: Pair) -> None:
+    large = EchoSide.operations["large"].takes
+    message = pair.driver.boundary.release("echo", "large", "lab", large, [{"rows": 3000}])
+    came = pair.engine._ask("lab", [sites._Asked.of(message)] * 3)
+    assert len(came.answers) == 1
+    assert "only the last may ask for much" in str(came.error)
+    assert pair.refusals() == ["large", "large"]
 
 
 @pytest.mark.parametrize(
@@ -458,6 +468,19 @@ def test_a_training_does_not_hear_what_went_wrong_in_the_one_before(
     peer.start(EchoSide.echo, ROWS)
     federation.let_go()
     assert EchoSide.calls == 3  # it was carried out, if late
+
+
+def test_who_has_stopped_everything_sends_nothing_that_was_posted(
+    pair: Pair, tmp_path: Path
+) -> None:
+    boundary, stop = pair.driver.boundary, tmp_path / "STOP"
+    boundary.policy = boundary.policy.model_copy(update={"stop_file": stop})
+    pair.peer.post(EchoSide.note, {"name": "a"})
+    stop.touch()
+    Federation(pair.driver, ["lab"], pair.engine).let_go()
+    with pytest.raises(PolicyError, match="stopped everything"):
+        pair.peer.ask(EchoSide.noted)
+    assert EchoSide.notes == []
 
 
 def test_a_partner_who_is_away_is_not_let_go(pair: Pair) -> None:

@@ -102,7 +102,7 @@ class Boundary:
                 kind's form, a guard's budget or what the run may send or tell of one person is
                 used up, or the party has stopped everything. Nothing has left then.
         """
-        if self._stopped():
+        if self.stopped:
             raise PolicyError(
                 f"party '{self.party}' has stopped everything (its stop file is there)"
             )
@@ -140,7 +140,7 @@ class Boundary:
                 that cannot be read; or the party has stopped everything. The ledger notes the
                 refusal; nothing else has changed.
         """
-        if self._stopped():
+        if self.stopped:
             raise self.refusal(message, "it has stopped everything")
         if message.receiver != self.party:
             raise self.refusal(message, f"it is for '{message.receiver}'")
@@ -244,7 +244,9 @@ class Boundary:
                 "disclosure plan that it approved)"
             )
 
-    def _stopped(self) -> bool:
+    @property
+    def stopped(self) -> bool:
+        """Whether the party has stopped everything."""
         return self.policy.stop_file is not None and self.policy.stop_file.exists()
 
     def accounts(self) -> dict[str, dict[str, float | str]]:

@@ -481,6 +481,8 @@ class Answering:
             try:
                 if message.sender != self.driver:
                     raise self.party.boundary.refusal(message, "its sender is not who sent it")
+                if sum(map(len, answers)) > PIECE:  # or many large ones would fill the memory
+                    raise self.party.boundary.refusal(message, "only the last may ask for much")
                 answers.append(self.party.answer(message).encode())
             except Exception as e:
                 failure = _failure(e, message.operation)
