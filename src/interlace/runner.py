@@ -20,13 +20,14 @@ import platform
 import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.metrics import adjusted_rand_score
 
 import interlace
@@ -271,13 +272,18 @@ class _Run:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise JobError(f"another process is at the run in {self.folder}") from None
-            return self._go()
+            threads = torch.get_num_threads()
+            try:
+                return self._go()
+            finally:
+                torch.set_num_threads(threads)
 
     def _go(self) -> Results:
         if self.before is not None and self.before.finished:
             write_report(self.before, self.folder / "report.html")
             return self.before
         parties, federation = self._federation()
+        few_threads(parties)
         me = RunSide(federation.active, federation.active.name)
         about = {"resumed": self.goes_on}
         begun = {me.partner: me.begin(about), **federation.tell(RunSide.begin, about)}
@@ -534,6 +540,15 @@ class _Run:
                 f"{self.folder / 'results.json'} cannot be written: {e.strerror}; what was there "
                 "is intact. Free some space, then resume"
             ) from e
+
+
+def few_threads(parties: Iterable[Party]) -> None:
+    """Have PyTorch compute on one thread where no party has images, unless ``OMP_NUM_THREADS``
+    says how many. For networks as small as a table takes, threads wait for each other: on a busy
+    machine most of the time."""
+    images = any(is_image(kind) for party in parties for kind in party.frame.dtypes)
+    if not images and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
 
 
 def _learnt_something(folder: Path) -> bool:

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 import yaml
 from typer.testing import Result
 
+from interlace import runner
 from interlace.cli import console, demo
 from interlace.cli.run import EXAMPLE, run
 from interlace.job.results import Results
@@ -350,6 +352,27 @@ def test_run_report_and_predict(call: Call, finished: Path, tables: Tables, fold
 
     assert call("predict", finished, *given).exit_code == 0
     assert pl.read_csv(folder / "scores.csv").equals(scores)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_networks_over_tables_train_on_one_thread_if_nobody_says_how_many(
+    tables: Tables, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    before, seen = torch.get_num_threads(), {}
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    if not named:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+
+    def progress(doing: str, _share: float) -> None:
+        seen[doing] = torch.get_num_threads()
+
+    torch.set_num_threads(2)
+    try:
+        runner.run(write_job(tables, compare="none"), "run", progress=progress)
+        assert {n for doing, n in seen.items() if "epoch" in doing} == {2 if named else 1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_predict_says_that_ids_lost_their_zeros_and_that_a_category_is_new(

@@ -48,9 +48,6 @@ def demo(
         raise JobError(f"{folder} is there and holds no demo; choose another folder by --out")
     else:
         _prepare(case, folder)
-    import torch
-
-    torch.set_num_threads(1)  # the networks are so small that threads would wait for each other
     run, resume = _next_run(folder)
     carry_out(folder / "job.yaml", run, resume=resume)
 

@@ -30,6 +30,7 @@ from nvflare.collab import collab
 
 from interlace import runner
 from interlace.boundary import Ledger
+from interlace.boundary.policy import MOST_HOURS
 from interlace.engines import flare
 from interlace.engines.flare import Aborted
 from interlace.engines.sealed import Identity, Meeting
@@ -61,7 +62,6 @@ from interlace.sites.provision import party_of
 from interlace.sites.silence import Silence
 from interlace.sites.submission import CONTRACT
 
-DAYS = 30  # the longest that a run can take
 ASK_AGAIN = 2.0  # seconds between two questions whether a partner has approved
 PREDECESSOR_SECONDS = 120.0
 ABORT_SECONDS = 20.0  # until FLARE has ended this process
@@ -88,7 +88,7 @@ class Hub:
     @collab.main
     def run(self) -> str:
         """Have the driver drive; the job fails with it."""
-        outcome: str = collab.get_clients([self.active])[0](timeout=DAYS * 86_400.0).drive()
+        outcome: str = collab.get_clients([self.active])[0](timeout=MOST_HOURS * 3600.0).drive()
         if outcome != "finished":
             raise RuntimeError(f"the run is {outcome}; the parties have been told why")
         return outcome
@@ -201,6 +201,7 @@ class Site:
         # What was approved is all that leaves.
         narrow = file.model_copy(update={"policy": plan.applied(file.policy, again=again)})
         party = runner.make_party(self.folder.name, narrow, label_needed=drives and not scores)
+        runner.few_threads([party])
         if again:
             charge_again(self.folder, self.run, file.policy, plan)
         party.folder = self._own_copy()
