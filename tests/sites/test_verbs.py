@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -18,11 +19,13 @@ from interlace import predict, runner, sites
 from interlace.boundary import Kind, Ledger, Message
 from interlace.boundary.message import Part
 from interlace.cli import app
+from interlace.cli.predict import _contract as of_table
 from interlace.job.spec import Job
+from interlace.serve.batch import Trained
 from interlace.sites import approval
 from interlace.sites.account import Account
 from interlace.sites.contract import Contract
-from interlace.sites.folder import PartyFolder, RunFolder, Status
+from interlace.sites.folder import PartyFolder, People, RunFolder, Status
 from interlace.sites.plan import Leaving, Plan
 
 Make = Callable[..., PartyFolder]
@@ -92,6 +95,19 @@ def test_a_party_sees_what_it_is_asked_and_says_yes(call: Any, asked: Any) -> No
     assert given is not None
     assert given.answer == "approved"
     assert "approved by hand" in call("status", run.name, "--party", shop.root).output
+
+
+def test_a_word_of_two_alphabets_is_pointed_out(
+    call: Any, make_party: Make, contract: Contract
+) -> None:
+    shop = make_party("shop")
+    plain = {"description": "Prüfung für Москва und Zürich", "purpose": "credit"}
+    for purpose, told in (("credit", False), ("cr\u0435dit", True)):
+        asked = contract.model_copy(update={**plain, "purpose": purpose})
+        shop.run(asked.run).keep(asked)
+        said = call("status", asked.run, "--party", shop.root).output
+        assert ("mixes alphabets" in said) is told
+        assert (r"'cr\u0435dit'" in said) is told
 
 
 def test_a_party_says_no_and_why(call: Any, asked: Any) -> None:
@@ -320,6 +336,42 @@ def test_after_a_horizontal_run_each_site_scores_its_own_people_alone(
     here = predict(tmp_path / "run", {"bank": tmp_path / "bank" / "table.csv"})
     here.write_csv(tmp_path / "here.csv")
     assert Path("scores.csv").read_text() == (tmp_path / "here.csv").read_text()
+
+
+def test_a_table_to_score_goes_on_with_what_it_began_and_with_nothing_else(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trained, "read", lambda _run: SimpleNamespace(seed=0))
+    bank = make_party("bank")
+    trained = bank.run(contract.run)
+    trained.keep(contract)
+    bank.run("theirs").keep(contract.to_score(80, 0, batch=40, mark="ff"))  # a partner's idea
+
+    def asked() -> tuple[RunFolder, People]:
+        table = str(bank.root / "table.csv")
+        found, people = of_table(bank, trained.path, table, 40)
+        assert found.scores is not None
+        assert (found.scores.people, found.scores.mark) != (80, "ff")
+        run = bank.run(found.run)
+        run.keep(found)
+        people.keep(run.path)
+        return run, people
+
+    first, people = asked()
+    for state in ("running", "paused", "stopped"):
+        first.note(Status(state=state))
+        assert asked()[0] == first
+    first.note(Status(state="finished"))
+    first.scores.touch()
+    assert asked()[0] == first
+    first.scores.unlink()  # it cannot be taken up
+    second, _ = asked()
+    assert second != first
+    second.note(Status(state="refused"))
+    third, _ = asked()
+    assert third not in (first, second)
+    people.model_copy(update={"taken": True}).keep(third.path)
+    assert asked()[0] not in (first, second, third)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ policy:
   # max_bytes: 100_000_000    # in one run
   # smallest_group: 10        # no answer about fewer people
   # runs_per_day: 5
-  # asks_per_day: 100         # contracts of one partner that are looked at
+  # asks_per_day: 100         # contracts of one partner that are looked at in a day
   # idle_hours: 48            # a run whose driver says nothing for so long is paused
   # budget: {{epsilon: 8.0}}    # over all runs; needs guards that claim privacy
   # guards:

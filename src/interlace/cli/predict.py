@@ -36,7 +36,7 @@ def predict(
         Path, typer.Option(help="Where the scores go: .csv or .parquet; replaced if it is there.")
     ] = Path("scores.csv"),
     most: Annotated[
-        int, typer.Option(min=1, help="Over sites: most people whom partners are asked at a time.")
+        int, typer.Option(min=1, help="Over sites: most people to ask the partners about at once.")
     ] = 1000,
     yes: Yes = False,
 ) -> None:
@@ -141,8 +141,10 @@ def _contract(folder: PartyFolder, run: Path, table: str, most: int) -> tuple[Co
         if (
             scores is not None
             and (scores.run, scores.batch) == (run.name, most)
+            and (before.path / "people.json").exists()  # else a partner asked in our name
             and People.of(before.path) == people
             and before.status.state not in ("refused", "failed")
+            and (before.status.state != "finished" or before.scores.exists())
         ):
             return before.contract, people
     agreed = folder.run(run.name).contract

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +109,18 @@ def show_contract(contract: Contract) -> None:
     }
     for name, fact in facts.items():
         show(Text.assemble((f"  {name:<10}", "dim"), fact))
+    for word in _mixed(f"{contract.description} {settings} {contract.purpose}"):
+        told = f"'{word}' mixes alphabets: some of its letters only look like others: {word!a}"
+        show(Text.assemble(("! ", "bold yellow"), told))
+
+
+def _mixed(text: str) -> list[str]:
+    """Words of Latin letters with letters among them that are of another alphabet."""
+
+    def alphabets(word: str) -> set[bool]:
+        return {unicodedata.name(c, "").startswith("LATIN ") for c in word if c.isalpha()}
+
+    return [word for word in re.findall(r"\w+", text) if len(alphabets(word)) > 1]
 
 
 def _scored(contract: Contract) -> str:
@@ -146,7 +160,7 @@ def show_promises(party: str, policy: Policy) -> None:
     """Say what a site will and will not answer."""
     from interlace.boundary import Kind
     from interlace.boundary.kinds import NEVER_LEAVES
-    from interlace.report.words import listed
+    from interlace.report.words import listed, plural
 
     def names(chosen: frozenset[str] | None) -> str:
         return "any" if chosen is None else listed(sorted(chosen)) if chosen else "none"
@@ -179,9 +193,10 @@ def show_promises(party: str, policy: Policy) -> None:
     if policy.smallest_group:
         say(f"  about fewer than {policy.smallest_group:,} people at once")
     say(f"  more than {policy.asks_per_day:,} contracts of one partner in a day")
+    say(f"  in a run whose driver has said nothing for {policy.idle_hours:g} hours")
     say(
         "  a run that is not approved: "
-        + (f"{len(policy.approve)} standing rules may, else " if policy.approve else "")
+        + (f"{plural(len(policy.approve), 'standing rule')} may, else " if policy.approve else "")
         + "`interlace approve` does"
     )
     say("  anything while the file STOP is in its folder (`interlace party stop`)")

@@ -22,18 +22,20 @@ def stop(run: RunArgument = None, party: FolderOption = None) -> None:
 
     folder = opened(party)
     one = folder.find(run)
-    now = one.status
+    now, scores = one.status, one.contract.scores
     if now.over:
         raise JobError(f"'{one.name}' is {now.state} already")
+    verb = "submit" if scores is None else "predict" if scores.batch else "serve"
     if folder.name == one.contract.active and now.job and folder.user.exists():
         from interlace.sites import submission
 
         submission.stop(folder.user, now.job)
         one.note(now.model_copy(update={"state": "stopped", "reason": "by hand"}))
-        say("It can go on: submit the same job again")
+        say(f"It can go on: the same `interlace {verb}` again")
     else:
         approval.refuse(folder, one, "taken back by hand", by="hand")
-        scores = one.contract.scores
-        verb = "submit" if scores is None else "predict" if scores.batch else "serve"
-        say(f"It can go on after `interlace approve {one.name}` and another `interlace {verb}`")
+        if verb == "predict":
+            say("Another `interlace predict` begins anew, for all to approve")
+        else:
+            say(f"It can go on after `interlace approve {one.name}` and another `interlace {verb}`")
     show(Text.assemble(("stopped  ", "bold red"), one.name))
