@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -110,9 +111,11 @@ def judge(results: Results) -> Verdict:
     decimals = decimals_for(v for m in models for v in by_seed(m, metric).values())
     name = in_sentence(measure)
     active, alone = who_alone(results), alone_in(results)
-    ahead = [m.title for m in _ahead(results, method, metric)]
-    but = f", but {listed(ahead)} did better" if ahead else ""
-    too = f"; {listed(ahead)} did better too" if ahead else ""
+    ahead = _ahead(results, method, metric)
+    whose = listed(m.title for m in ahead) if ahead else ""
+    but = f", but {whose} did better" if ahead else ""
+    too = f"; {whose} did better too" if ahead else ""
+    others = _others(results, method, ahead, metric, decimals)
     difference = gain(method, alone, metric) if alone else None
     if alone is None or difference is None:
         reached = f"{method.title} reaches {name} {decimal(ours.mean, decimals)}{but}."
@@ -122,7 +125,7 @@ def judge(results: Results) -> Verdict:
             if why
             else f"What that is worth over {active} alone is not known: no such model was fitted."
         ]
-        return Verdict("open", reached, details + _others(results, method, metric, decimals))
+        return Verdict("open", reached, details + others)
     theirs = summary(alone, metric)
     assert theirs is not None  # a difference takes both
     before, after = decimal(theirs.mean, decimals), decimal(ours.mean, decimals)
@@ -159,7 +162,7 @@ def judge(results: Results) -> Verdict:
         details = [
             f"The difference, {by}, may be chance: one seed has no interval. Run at least three."
         ]
-    return Verdict(outcome, headline, details + _others(results, method, metric, decimals))
+    return Verdict(outcome, headline, details + others)
 
 
 def _ahead(results: Results, method: ModelResult, metric: str) -> list[ModelResult]:
@@ -177,11 +180,16 @@ def _ahead(results: Results, method: ModelResult, metric: str) -> list[ModelResu
     return found
 
 
-def _others(results: Results, method: ModelResult, metric: str, decimals: int) -> list[str]:
+def _others(
+    results: Results,
+    method: ModelResult,
+    ahead: Sequence[ModelResult],
+    metric: str,
+    decimals: int,
+) -> list[str]:
     """What all tables in one place reach, and who does better than the method."""
     name, said = in_sentence(MEASURES[metric]), []
     fewer = any(model.name == "shared_only" for model in results.models)
-    ahead = _ahead(results, method, metric)
     for model in results.models:
         found = summary(model, metric)
         if model is method or found is None:
