@@ -238,7 +238,8 @@ class _Run:
                     f"the run folder {self.folder} already exists; go on with it by --resume, or "
                     "choose another by --out"
                 )
-            if read_job(kept) != self.job:
+            own = {"parties"} if self.federation is not None else set()  # a site's to change
+            if read_job(kept).model_dump(exclude=own) != self.job.model_dump(exclude=own):
                 raise JobError(
                     f"{self.folder} holds a run of another job; run the job as it was, or choose "
                     "another folder by --out"
@@ -553,7 +554,10 @@ def few_threads(parties: Iterable[Party]) -> None:
 
 def _learnt_something(folder: Path) -> bool:
     """Whether a run got so far that there is something to lose; until then it may begin anew."""
-    return (folder / "results.json").exists() or any(folder.glob("parties/*/checkpoints/*/*"))
+    here = (folder, *folder.glob("parties/*"))  # a site's folder is that of one party
+    return (folder / "results.json").exists() or any(
+        any(party.glob("checkpoints/*/*")) for party in here
+    )
 
 
 def compared(job: Job) -> list[MethodChoice]:
