@@ -46,8 +46,9 @@ def test_a_run_that_lost_its_partner_goes_on_later_and_with_the_same_table_alone
     try:
         with going_on(federation, of) as end:
             way.cut()
+            twice = submission.submit(federation.driver, of)  # which begins no second job
         paused = end.result()
-        assert paused.state == "paused"
+        assert (paused.state, paused.job) == ("paused", twice)
         assert "lab" in paused.reason
         way.mend()
         wait(120, lambda: "lab" in submission.connected(federation.driver.user))

@@ -92,13 +92,6 @@ def test_a_table_over_sites(federation: Local, trained: Contract, tmp_path: Path
     )
     assert "Scores of 200 people" in shown.output
 
-    few = {"approve": [rule], "max_rows": 20}
-    federation.give(vertical_tables(), policy=few)
-    refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 1
-    assert "max_rows" in refused.output
-    assert len(scorings(federation.driver)) == 2  # another contract: the first has come to its end
-
 
 def scorings(folder: PartyFolder) -> list[RunFolder]:
     """The runs that score people, the latest first."""
