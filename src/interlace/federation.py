@@ -175,7 +175,8 @@ class Federation:
             self._common.met = True
             for name in self.passive:
                 self.engine.open(RUN, RunSide, name, self.active.name)
-        return {name: peer.ask(operation, about) for name, peer in self.peers(RUN).items()}
+        asked = {name: peer.start(operation, about) for name, peer in self.peers(RUN).items()}
+        return {name: answer() for name, answer in asked.items()}
 
     # -- who is shared ------------------------------------------------------------------------
 

@@ -629,10 +629,14 @@ class VerticalTrees(Method):
     ) -> tuple[Bytes, dict[str, int]]:
         """Every party's directions for some people, and where each party's begin."""
         mine = fed.rows[part]
+        asked = {
+            name: self.peers_[name].start(BoostingSide.directions, rows[part])
+            for name, rows in where.items()
+        }
         goes = self.own_.binning.goes_left(self.own_.splits, fed.active.frame, mine)
         parts, first = [np.packbits(goes, axis=0).T], {fed.active.name: 0}
-        for name, rows in where.items():
-            answer = self.peers_[name].ask(BoostingSide.directions, rows[part]).numpy()
+        for name, waited in asked.items():
+            answer = waited().numpy()
             due = (len(mine), -(-self.made_[name] // 8))
             if answer.shape != due or answer.dtype != np.uint8:
                 raise Refused(
@@ -799,8 +803,9 @@ class VerticalTrees(Method):
     def _checkpoint(
         self, fed: Federation, name: str, done: int, score: Floats, stopping: EarlyStopping
     ) -> None:
-        for peer in self.peers_.values():
-            peer.ask(BoostingSide.checkpoint, {"name": name, "epoch": done})
+        at = {"name": name, "epoch": done}
+        for kept in [peer.start(BoostingSide.checkpoint, at) for peer in self.peers_.values()]:
+            kept()
         meta = self._model() | {
             "made_for": self._fingerprint(fed),
             "best": [stopping.best, stopping.best_epoch],

@@ -508,8 +508,9 @@ class _Clustering(Method):
         self.active_.boundary.round = int(state.meta["round"])
 
     def _checkpoint(self, fed: Federation, name: str, epoch: int) -> None:
-        for peer in self._peers():
-            peer.ask(KMeansSide.checkpoint, {"name": name, "epoch": epoch})
+        at = {"name": name, "epoch": epoch}
+        for kept in [peer.start(KMeansSide.checkpoint, at) for peer in self._peers()]:
+            kept()
         state = self._state()
         state.meta["made_for"] = self._fingerprint(fed)
         write_checkpoint(fed.active, name, epoch, state)

@@ -916,17 +916,21 @@ class GeneralisedLinear(Method):
         where = {name: federation.positions(name, rows).to(torch.int32) for name in self.peers_}
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
+            asked = {
+                name: peer.start(LinearSide.partial_scores, where[name][part])
+                for name, peer in self.peers_.items()
+            }
             if self.own_ is not None:
                 x = self.own_.matrix(federation.active.frame, rows[part])
                 out[part] += x @ self.weights_[:-1]
-            for name, peer in self.peers_.items():
-                answer = peer.ask(LinearSide.partial_scores, where[name][part])
-                if tuple(answer.shape) != out[part].shape:
+            for name, answer in asked.items():
+                found = answer()
+                if tuple(found.shape) != out[part].shape:
                     raise Refused(
-                        f"party '{name}' answered with scores of shape {tuple(answer.shape)}, "
+                        f"party '{name}' answered with scores of shape {tuple(found.shape)}, "
                         f"{out[part].shape} was asked for"
                     )
-                out[part] += answer.double().numpy()
+                out[part] += found.double().numpy()
         return out
 
     # -- keeping -------------------------------------------------------------------------------
@@ -987,8 +991,9 @@ class _Keeper:
         self.fed.active.boundary.round += 1
         if self.name:
             at = {"name": self.name, "epoch": record.number}
-            for partner in self.partners:
-                partner.peer.ask(LinearSide.checkpoint, at)
+            kept = [partner.peer.start(LinearSide.checkpoint, at) for partner in self.partners]
+            for done in kept:
+                done()
             meta = {
                 "history": history_to_json(self.method.history_),
                 "made_for": self.method._fingerprint(self.fed),
