@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from functools import wraps
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -651,21 +651,28 @@ def test_a_resumed_training_keeps_its_scheme(
     assert trees(**kw).fit(breast(folder=tmp_path), checkpoint="run").scheme_ == "rlwe-fast"
 
 
-def test_a_link_is_measured_by_what_comes_back(breast: Make) -> None:
+def test_a_link_is_measured_by_what_comes_back(
+    breast: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fed = breast()
     peer = trees(n_estimators=1).fit(fed).peers_["vendor"]
     assert boosting._link(peer) > 1e6  # a function call
+
+    now = 0.0
 
     class Slow:
         """Ten megabytes a second, and a round trip of 20 ms."""
 
         def deliver(self, message: Any) -> Any:
+            nonlocal now
             answer = peer.engine.deliver(message)
-            time.sleep(0.02 + (message.encoded_size() + answer.encoded_size()) / 1e7)
+            now += 0.02 + (message.encoded_size() + answer.encoded_size()) / 1e7
             return answer
 
     far = Peer(peer.me, peer.name, Slow(), peer.session)  # type: ignore[arg-type]
-    assert boosting._link(far) == pytest.approx(1e7, rel=0.3)
+    with monkeypatch.context() as patched:
+        patched.setattr(boosting, "time", SimpleNamespace(perf_counter=lambda: now))
+        assert boosting._link(far) == pytest.approx(1e7, rel=0.01)
     with pytest.raises(Refused, match="sent back"):
         peer.ask(BoostingSide.echo, torch.zeros(2**20 + 1, dtype=torch.uint8))
 
