@@ -17,8 +17,7 @@ from interlace.data.labels import is_known
 from interlace.errors import JobError
 from interlace.federation import Federation
 
-# Shared people; between numbers for which methods were measured: 64 and 128, 256 and 1,024.
-FEW, MANY = 100, 512
+FEW = 100  # shared people: between the 64 and the 128 for which methods were measured
 
 
 class Recommendation(BaseModel):
@@ -72,12 +71,6 @@ RULES: tuple[Rule, ...] = (
         "vfedtrans",
         "few people are shared, more have a label without being shared, and it learns from all of "
         "these; so few shared people seldom say enough to score by the partner's columns",
-    ),
-    Rule(
-        lambda s: s.shared >= MANY and s.own_columns and named_elsewhere(s) >= s.shared / 2,
-        "entity_augmentation",
-        "many people with a label are not shared, and it learns from them too by putting them "
-        "together with partners' views of other people, of whom enough are shared",
     ),
     Rule(
         lambda s: named_elsewhere(s) >= s.shared / 2 and s.parties > 1,
