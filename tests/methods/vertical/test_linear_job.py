@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import polars as pl
@@ -10,7 +11,7 @@ import yaml
 from sklearn.datasets import load_breast_cancer
 
 import interlace
-from interlace.boundary import Kind
+from interlace.boundary import Kind, Ledger
 from interlace.errors import JobError
 
 
@@ -34,7 +35,14 @@ def test_a_job_with_an_arbiter_trains_reports_and_scores(tmp_path: Path) -> None
         "seeds": [0],
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    results = interlace.run(tmp_path / "job.yaml", tmp_path / "run")
+    gc.disable()  # which would have a ledger that is collected write its rows
+    try:
+        results = interlace.run(tmp_path / "job.yaml", tmp_path / "run")
+        noted = Ledger(tmp_path / "run" / "parties" / "notary" / "ledger.sqlite").totals().messages
+    finally:
+        gc.enable()
+    passed = [f.messages for f in results.flows if "notary" in (f.sender, f.receiver)]
+    assert noted == sum(passed) > 0
     by_name = {model.name: model.fits[0].metrics["auc"] for model in results.models}
     assert by_name["logistic"] > 0.9
     assert by_name["logistic"] == pytest.approx(by_name["pooled_columns"], abs=0.01)
