@@ -110,9 +110,17 @@ def test_another_fingerprint_installs_nothing(
     invitation = provision.Invitation.read(authority.invitation)
     issued = authority.approve(provision.request(party, invitation))
     wrong = authority.fingerprint[:-2] + ("00" if authority.fingerprint[-2:] != "00" else "11")
-    with pytest.raises(Refused, match="fingerprint"):
+    with pytest.raises(Refused, match="another fingerprint than this") as refused:
         provision.install(party, issued, wrong)
+    assert authority.fingerprint not in str(refused.value)  # or somebody types it off
     assert not party.kit.exists()
+
+
+def test_a_request_does_not_install(authority: provision.Authority, tmp_path: Path) -> None:
+    party = folder(tmp_path, "hasty")
+    request = provision.request(party, provision.Invitation.read(authority.invitation))
+    with pytest.raises(Refused, match="is a request: it goes to the coordinator"):
+        provision.install(party, request, authority.fingerprint)
 
 
 def test_certificates_for_other_keys_do_not_install(
@@ -122,7 +130,7 @@ def test_certificates_for_other_keys_do_not_install(
     thief = folder(tmp_path, "thief")
     provision.request(thief, provision.Invitation.read(authority.invitation))
     issued = authority.root / "issued" / "first.certificates.zip"
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match="each party installs its own"):
         provision.install(thief, issued, authority.fingerprint)
     assert not thief.kit.exists()
 

@@ -251,7 +251,7 @@ def _connection(folder: PartyFolder) -> Iterator[Finding]:
             "bad",
             f"server {where}: its certificate is not good here ({e.verify_message})",
             f"Is it this federation's server, and are both clocks right? The root here is "
-            f"{fingerprint_of(startup / 'rootCA.pem')}",
+            f"{fingerprint_of((startup / 'rootCA.pem').read_bytes())}",
         )
         return
     except ssl.SSLError as e:

@@ -126,9 +126,9 @@ def party_of(user: str) -> str:
     return user.removesuffix(_USERS)
 
 
-def fingerprint_of(certificate: Path) -> str:
-    """SHA-256 fingerprint of a certificate, as ``SHA256:AB:CD:…``."""
-    loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
+def fingerprint_of(certificate: bytes) -> str:
+    """SHA-256 fingerprint of a certificate in PEM, as ``SHA256:AB:CD:…``."""
+    loaded = x509.load_pem_x509_certificate(certificate)
     return "SHA256:" + loaded.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
@@ -176,7 +176,7 @@ class Authority:
     @property
     def fingerprint(self) -> str:
         """The root certificate's, to be told over another channel than files go by."""
-        return fingerprint_of(self.root / "ca" / "rootCA.pem")
+        return fingerprint_of((self.root / "ca" / "rootCA.pem").read_bytes())
 
     def create(self, name: str, host: str, port: int) -> Invitation:
         """Make the root key, and the invitation.
@@ -346,20 +346,22 @@ def install(folder: PartyFolder, certificates: Path, fingerprint: str) -> list[K
 
     Raises:
         JobError: that is no fingerprint.
-        Refused: the certificates are of another federation or for other keys.
+        Refused: these are no certificates, or of another federation, or for other keys.
     """
     fingerprint = _fingerprint(fingerprint)
     installed = []
     where = {"site": folder.kit, "user": folder.user, "server": folder.server}
     with tempfile.TemporaryDirectory(prefix="interlace-") as scratch:
         for kind, blob in _open(certificates):
+            requested = folder.root / "requests" / kind
+            _belong(certificates, blob, requested, fingerprint)
             signed = Path(scratch) / f"{kind}.signed.zip"  # FLARE goes by the name
             signed.write_bytes(blob)
             made = flare(
                 "package",
                 signed,
                 "--request-dir",
-                folder.root / "requests" / kind,
+                requested,
                 "--fingerprint",
                 fingerprint,
                 "-w",
@@ -374,6 +376,28 @@ def install(folder: PartyFolder, certificates: Path, fingerprint: str) -> list[K
             harden(kit, kind)
             installed.append(kind)
     return installed
+
+
+def _belong(certificates: Path, blob: bytes, requested: Path, fingerprint: str) -> None:
+    """Refuse in our words what FLARE would in its own, which quote the fingerprint that came."""
+    with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+        names = archive.namelist()
+        if "rootCA.pem" not in names:
+            raise Refused(
+                f"{certificates} is a request: it goes to the coordinator, and what comes back is "
+                "for `interlace party install`"
+            )
+        root = _limited(archive, "rootCA.pem")
+    if fingerprint_of(root) != fingerprint:
+        raise Refused(
+            f"the root certificate in {certificates} has another fingerprint than this; have the "
+            "coordinator read it out once more, and if it differs still, do not trust the file"
+        )
+    if any(n.endswith(".crt") and not (requested / f"{n[:-4]}.key").exists() for n in names):
+        raise Refused(
+            f"{certificates} is for keys that are not in {requested}; each party installs its "
+            "own, into the folder that asked"
+        )
 
 
 def harden(kit: Path, kind: Kind) -> None:
