@@ -203,6 +203,22 @@ def test_a_job_that_its_own_party_declines_leaves_no_run(
     assert list(bank.runs()) == []
 
 
+@pytest.mark.flare
+def test_a_job_is_submitted_by_the_party_that_drives_it(
+    call: Any, make_party: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "name: small\nparties: [bank, shop]\nactive: bank\n"
+        "method: {name: split, epochs: 1}\ncompare: none\nseeds: [0]\n"
+    )
+    shop = make_party("shop")
+    shop.user.mkdir()
+    done = call("submit", "job.yaml", "--party", shop.root, "--yes")
+    assert done.exit_code == 2
+    assert "for 'bank' to drive" in done.output
+    assert list(shop.runs()) == []
+
+
 def test_ledgers_are_shown_proved_exported_and_held_against_the_plan(
     call: Any, asked: Any, contract: Contract, tmp_path: Path
 ) -> None:

@@ -46,6 +46,11 @@ def submit(
     contract = contract_of(folder, job)
     if folder.name not in contract.parties:
         raise JobError(f"{job} is not for '{folder.name}': {', '.join(contract.parties)}")
+    if folder.name != contract.active:
+        raise JobError(
+            f"{job} is for '{contract.active}' to drive (`active:`), which submits it; every other "
+            "party would refuse it from anybody else"
+        )
     run = folder.run(contract.run)
     number = hand_in(folder, contract, yes=yes)
     if detach:
