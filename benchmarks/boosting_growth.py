@@ -15,17 +15,15 @@ repository.
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from encrypted_boosting import DATA, SPEED, grown, timed
+from last_line import print_last_line
 
 from interlace import Federation
-from interlace.crypto.kernels import cores
 from interlace.methods.vertical.boosting import BoostedTrees
 
 ROWS = (10_000, 30_000, 100_000, 300_000, 1_000_000)
@@ -72,21 +70,13 @@ def main() -> None:
         "scoring_by_rows": scored,
     }
     slopes = {name: exponent(costs) for name, costs in measured.items()}
-    print(
-        json.dumps(
-            {
-                "benchmark": "boosting_growth",
-                "machine": platform.processor() or platform.machine(),
-                "cores": cores(),
-                "load": os.getloadavg()[0],
-                "cpu_seconds": measured,
-                "exponents": slopes,
-                "score_million_seconds": wall,
-                "targets": {"exponents": MOST, "score_million_seconds": SECONDS},
-                "met": max(slopes.values()) <= MOST and wall < SECONDS,
-            },
-            default=lambda number: round(float(number), 6),
-        )
+    print_last_line(
+        "boosting_growth",
+        cpu_seconds=measured,
+        exponents=slopes,
+        score_million_seconds=wall,
+        targets={"exponents": MOST, "score_million_seconds": SECONDS},
+        met=max(slopes.values()) <= MOST and wall < SECONDS,
     )
 
 

@@ -20,8 +20,6 @@ xgboost-cpu for the comparisons.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import resource
 import sys
 import time
@@ -34,13 +32,13 @@ import numpy as np
 import polars as pl
 import torch
 from joblib.externals.loky import get_reusable_executor
+from last_line import print_last_line
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from interlace import Federation, Party
 from interlace.align import Alignment
 from interlace.align.alignment import AlignmentReport
 from interlace.crypto import Workload
-from interlace.crypto.kernels import cores
 from interlace.methods.vertical import boosting
 from interlace.methods.vertical.boosting import BoostedTrees
 
@@ -290,21 +288,13 @@ def main() -> None:
     scoring(figures)
     missed = [name for name, most in TARGETS.items() if figures.get(name, 0.0) > most]
     left_out = [name for name in TARGETS if name not in figures]
-    print(
-        json.dumps(
-            {
-                "benchmark": "encrypted_boosting",
-                "machine": platform.processor() or platform.machine(),
-                "cores": cores(),
-                "load": os.getloadavg()[0],  # wall times mean little where others compute too
-                "figures": figures,
-                "targets": TARGETS,
-                "missed": missed,
-                "left_out": left_out,
-                "met": not missed and not left_out,
-            },
-            default=lambda number: round(float(number), 6),
-        )
+    print_last_line(
+        "encrypted_boosting",
+        figures=figures,
+        targets=TARGETS,
+        missed=missed,
+        left_out=left_out,
+        met=not missed and not left_out,
     )
 
 

@@ -17,8 +17,6 @@ Matching people is not part of it. Run it as ``make bench NAME=linear_he``; the 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,11 +26,11 @@ import numpy as np
 import polars as pl
 import torch
 from encrypted_boosting import timed
+from last_line import print_last_line
 from sklearn.linear_model import LogisticRegression as Pooled
 from sklearn.metrics import roc_auc_score
 
 from interlace import Federation, LogisticRegression, Party
-from interlace.crypto.kernels import cores
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 WAYS: dict[str, dict[str, Any]] = {
@@ -153,20 +151,12 @@ def main() -> None:
         if found.get(figure, 0.0) > most
         and not (figure == "auc_gap" and way.split(", ")[1] in ("two keys", "arbiter"))
     ]
-    print(
-        json.dumps(
-            {
-                "benchmark": "linear_he",
-                "machine": platform.processor() or platform.machine(),
-                "cores": cores(),
-                "load": os.getloadavg()[0],  # wall times mean little where others compute too
-                "figures": figures,
-                "targets": MOST,
-                "missed": missed,
-                "met": not missed and any("rlwe" in way for way in figures),
-            },
-            default=lambda number: round(float(number), 6),
-        )
+    print_last_line(
+        "linear_he",
+        figures=figures,
+        targets=MOST,
+        missed=missed,
+        met=not missed and any("rlwe" in way for way in figures),
     )
 
 

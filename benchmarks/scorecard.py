@@ -15,18 +15,16 @@ repository.
 from __future__ import annotations
 
 import json
-import os
-import platform
 from typing import Any
 
 import numpy as np
 import torch
 from encrypted_boosting import CREDIT, DATA, cpu_seconds, federation, grown, tables, timed
+from last_line import print_last_line
 from sklearn.linear_model import LogisticRegression as Pooled
 from sklearn.metrics import roc_auc_score
 
 from interlace import Federation, Scorecard
-from interlace.crypto.kernels import cores
 
 WAYS: dict[str, dict[str, Any]] = {
     "auto": {},
@@ -114,21 +112,7 @@ def main() -> None:
     lossless(figures)
     scoring(figures)
     missed = [name for name, most in MOST.items() if figures[name] > most]
-    print(
-        json.dumps(
-            {
-                "benchmark": "scorecard",
-                "machine": platform.processor() or platform.machine(),
-                "cores": cores(),
-                "load": os.getloadavg()[0],  # wall times mean little where others compute too
-                "figures": figures,
-                "targets": MOST,
-                "missed": missed,
-                "met": not missed,
-            },
-            default=lambda number: round(float(number), 6),
-        )
-    )
+    print_last_line("scorecard", figures=figures, targets=MOST, missed=missed, met=not missed)
 
 
 if __name__ == "__main__":
