@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,18 +68,7 @@ def run(
 
     A job, which `interlace run` without one prints to be copied:
 
-        name: caravan
-        parties:
-          insurer:                  # has the label, so it drives
-            table: insurer.csv      # or .parquet, .feather, duckdb:..., sql:...
-            id: customer            # who a row is about
-            label: bought
-          vendor:
-            table: vendor.csv
-            id: customer
-        method:
-          name: split
-          epochs: 20
+        {example}
 
     What comes out, in the run folder: `report.html` to look at, `results.json` to compute with, and
     for each party its models and its ledger of all that left it.
@@ -101,6 +91,9 @@ def run(
         show(EXAMPLE.rstrip())
         raise typer.Exit(2)
     carry_out(job, out, resume=resume, quiet=quiet)
+
+
+run.__doc__ = (run.__doc__ or "").format(example=indent(EXAMPLE, " " * 8).strip())
 
 
 def carry_out(job: Path, out: Path | None, *, resume: bool, quiet: bool = False) -> Results:
