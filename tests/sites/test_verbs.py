@@ -30,6 +30,15 @@ from interlace.sites.plan import Leaving, Plan
 
 Make = Callable[..., PartyFolder]
 
+OF_THE_BANK = """\
+name: small
+parties: [bank, shop]
+active: bank
+method: {name: split, epochs: 1}
+compare: none
+seeds: [0]
+"""
+
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
@@ -154,10 +163,7 @@ def test_a_policy_that_objects_is_told_in_the_plan(
     call: Any, make_party: Make, tmp_path: Path
 ) -> None:
     shop = make_party("shop", partners=["clinic"])
-    (tmp_path / "job.yaml").write_text(
-        "name: small\nparties: [bank, shop]\nactive: bank\n"
-        "method: {name: split, epochs: 1}\ncompare: none\nseeds: [0]\n"
-    )
+    (tmp_path / "job.yaml").write_text(OF_THE_BANK)
     done = call("plan", "job.yaml", "--party", shop.root)
     assert done.exit_code == 0, done.output
     assert "embedding" in done.output
@@ -191,10 +197,7 @@ def test_without_flare_the_error_names_the_extra(
 def test_a_job_that_its_own_party_declines_leaves_no_run(
     call: Any, make_party: Make, tmp_path: Path
 ) -> None:
-    (tmp_path / "job.yaml").write_text(
-        "name: small\nparties: [bank, shop]\nactive: bank\n"
-        "method: {name: split, epochs: 1}\ncompare: none\nseeds: [0]\n"
-    )
+    (tmp_path / "job.yaml").write_text(OF_THE_BANK)
     bank = make_party("bank")
     bank.user.mkdir()
     done = call("submit", "job.yaml", "--party", bank.root, input="n\n")
@@ -207,10 +210,7 @@ def test_a_job_that_its_own_party_declines_leaves_no_run(
 def test_a_job_is_submitted_by_the_party_that_drives_it(
     call: Any, make_party: Make, tmp_path: Path
 ) -> None:
-    (tmp_path / "job.yaml").write_text(
-        "name: small\nparties: [bank, shop]\nactive: bank\n"
-        "method: {name: split, epochs: 1}\ncompare: none\nseeds: [0]\n"
-    )
+    (tmp_path / "job.yaml").write_text(OF_THE_BANK)
     shop = make_party("shop")
     shop.user.mkdir()
     done = call("submit", "job.yaml", "--party", shop.root, "--yes")
