@@ -35,15 +35,13 @@ import numpy as np
 import polars as pl
 import torch
 
-from interlace import runner
 from interlace.job.results import Results
 from interlace.sites import submission
 from interlace.sites.contract import Contract
-from interlace.sites.job import job_of
 
 TESTS = Path(__file__).parents[1] / "tests" / "flare"
 sys.path.insert(0, str(TESTS))
-from local import NAMES, Local  # noqa: E402
+from local import NAMES, Local, in_process  # noqa: E402
 
 ROUND_TRIP, HIDDEN, ONE_SHOT, START = 2.5, 0.5, 1.5, 60.0  # the targets
 FLAT = {"threads": 3, "share": 1.1}  # more threads, and memory over what it was at a tenth
@@ -148,17 +146,6 @@ def deployed(federation: Local, of: Contract, site: str = "CountingSite") -> Res
     return Results.read(federation.folder(NAMES[0], of) / "results.json")
 
 
-def together(federation: Local, of: Contract, scratch: Path) -> Results:
-    """What it comes to in this process."""
-    files = {}
-    for name in of.parties:
-        file = federation.folders[name].read()
-        table = str(federation.folders[name].root / "table.csv")
-        policy = file.policy.model_copy(update={"stop_file": None})
-        files[name] = file.model_copy(update={"table": table, "policy": policy})
-    return runner.run(job_of(of, files), scratch / of.name)
-
-
 def epoch(results: Results) -> float:
     """Seconds of an epoch, the median."""
     return statistics.median(e.seconds for e in results.models[0].fits[0].history)
@@ -195,10 +182,14 @@ def main() -> None:
             print(f"start: {start:.1f} s", flush=True)
             method = {"name": "split", "epochs": EPOCHS, "batch_size": 256}
             split, waiting = contract("split", method), contract("waiting", method)
-            there, here = deployed(federation, split), together(federation, split, scratch)
+            there = deployed(federation, split)
+            here = in_process(federation, split, scratch / "split", aligned=False)
             slow = deployed(federation, waiting, "WaitingSite")
             once = contract("one-shot", {"name": "one_shot", "epochs": 5, "local_epochs": 5})
-            one_shot = deployed(federation, once), together(federation, once, scratch)
+            one_shot = (
+                deployed(federation, once),
+                in_process(federation, once, scratch / "one-shot", aligned=False),
+            )
             trips_of = {
                 "deployed": trips(federation, split),
                 "all waited for": trips(federation, waiting),

@@ -22,7 +22,6 @@ Run it as ``make bench NAME=flare_parity``. The last line is JSON.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import tempfile
 import time
@@ -34,16 +33,13 @@ import polars as pl
 import torch
 from safetensors.torch import load_file
 
-from interlace import runner
 from interlace.boundary import Ledger
 from interlace.job.results import Results
-from interlace.job.spec import write_job
 from interlace.methods.catalogue import CATALOGUE, is_horizontal
 from interlace.sites.contract import Contract
-from interlace.sites.job import job_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flare"))
-from local import NAMES, Local, horizontal_tables, local, vertical_tables
+from local import NAMES, Local, horizontal_tables, in_process, local, vertical_tables
 
 TOLERANCE = 1e-6
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -114,25 +110,6 @@ def _short(name: str, lengths: dict[str, int]) -> dict[str, Any]:
     return {**accepted(name, lengths), **SETTINGS.get(name, {})}
 
 
-def in_process(federation: Local, contract: Contract, folder: Path, *, aligned: bool) -> Results:
-    """The contract's job by one process, over the parties' own files."""
-    files = {name: federation.folders[name].read() for name in contract.parties}
-    for name, file in files.items():
-        table = str(federation.folders[name].root / "table.csv")
-        files[name] = file.model_copy(
-            update={"table": table, "policy": file.policy.model_copy(update={"stop_file": None})}
-        )
-    job = job_of(contract, files)
-    folder.mkdir(parents=True)
-    write_job(job, folder / "job.yaml")
-    if aligned:
-        for name in contract.parties:
-            kept = federation.folder(name, contract) / "alignment"
-            if kept.exists():
-                shutil.copytree(kept, folder / "parties" / name / "alignment")
-    return runner.run(job, folder)
-
-
 def messages(ledger: Path, session: str | None = None) -> dict[tuple[str, ...], tuple[Any, ...]]:
     """What passed, by conversation, operation, kind, sender and receiver."""
     return {
@@ -189,7 +166,7 @@ def compared(federation: Local, contract: Contract, scratch: Path) -> dict[str, 
     if status.state != "finished":
         raise RuntimeError(f"{status.state} on sites: {status.reason}")
     began = time.perf_counter()
-    here = in_process(federation, contract, scratch / contract.name, aligned=True)
+    here = in_process(federation, contract, scratch / contract.name)
     seconds = time.perf_counter() - began
     there = Results.read(federation.folder(NAMES[0], contract) / "results.json")
     out: dict[str, Any] = {"methods": {}, "seconds_deployed": deployed, "seconds_here": seconds}

@@ -24,12 +24,13 @@ from way import Way
 
 from interlace import runner
 from interlace.boundary import Ledger
+from interlace.job.results import Results
 from interlace.job.spec import write_job
 from interlace.sites import service, submission
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, Status
 from interlace.sites.job import job_of
-from interlace.sites.plan import Leaving, Plan
+from interlace.sites.plan import Leaving, Plan, as_arbiter
 from interlace.sites.provision import together
 
 NAMES = ["hospital", "lab", "registry"]
@@ -158,18 +159,23 @@ def small(name: str, *, parties: list[str] = NAMES, epochs: int = 2, **fields: A
     )
 
 
-def in_process(federation: Local, of: Contract, folder: Path) -> None:
-    """The same job in this process, which takes up the matching that the sites made."""
+def in_process(federation: Local, of: Contract, folder: Path, *, aligned: bool = True) -> Results:
+    """The same job in this process, over the parties' own files; it takes up the matching that the
+    sites made, or matches anew."""
     files = {}
     for name in of.parties:
-        root, file = federation.folders[name].root, federation.folders[name].read()
+        file = federation.folders[name].read()
+        if name == of.arbiter:
+            file = as_arbiter(file)
         policy = file.policy.model_copy(update={"stop_file": None})
-        files[name] = file.model_copy(update={"table": str(root / "table.csv"), "policy": policy})
+        files[name] = file.model_copy(update={"policy": policy})
         kept = federation.folder(name, of) / "alignment"
-        shutil.copytree(kept, folder / "parties" / name / "alignment")
+        if aligned and kept.exists():
+            shutil.copytree(kept, folder / "parties" / name / "alignment")
     job = job_of(of, files)
+    folder.mkdir(parents=True, exist_ok=True)
     write_job(job, folder / "job.yaml")
-    runner.run(job, folder)
+    return runner.run(job, folder)
 
 
 @contextmanager

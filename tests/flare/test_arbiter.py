@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from local import Local
+from local import Local, in_process
 
-from interlace import runner
 from interlace.boundary import Ledger
 from interlace.job.results import Results
-from interlace.job.spec import PartyFile
 from interlace.sites.contract import Contract
-from interlace.sites.job import job_of
 
 
 def test_an_arbiter_at_a_site_of_its_own(federation: Local, tmp_path: Path) -> None:
@@ -37,17 +33,10 @@ def test_an_arbiter_at_a_site_of_its_own(federation: Local, tmp_path: Path) -> N
     assert federation.folders["registry"].run(contract.run).status.state == "finished"
     assert not (federation.folder("registry", contract) / "models").exists()
 
-    files = {name: federation.folders[name].read() for name in ("hospital", "lab")}
-    here = tmp_path / "here"
-    for name in files:
-        kept = federation.folder(name, contract) / "alignment"
-        shutil.copytree(kept, here / "parties" / name / "alignment")
-    job = job_of(contract, {**files, "registry": PartyFile()})
-    runner.write_job(job, here / "job.yaml")
-    results = runner.run(job, here)
-    for name in files:
-        ours = coefficients(federation.folder(name, contract))
-        np.testing.assert_allclose(ours, coefficients(here / "parties" / name), rtol=0, atol=1e-6)
+    results = in_process(federation, contract, tmp_path)
+    for name in ("hospital", "lab"):
+        ours, here = federation.folder(name, contract), tmp_path / "parties" / name
+        np.testing.assert_allclose(coefficients(ours), coefficients(here), rtol=0, atol=1e-6)
     over = Results.read(federation.folder("hospital", contract) / "results.json")
     assert key_of(over) == key_of(results)
     ledger = Ledger(federation.folder("registry", contract) / "ledger.sqlite")
