@@ -132,19 +132,21 @@ def down(folder: PartyFolder) -> list[str]:
 
 def process_of(kit: Path) -> int | None:
     """The process that runs a kit now, or ``None``."""
-    for name in ("pid.fl", FOREGROUND):
-        pid = _pid(kit / name)
-        if pid is not None and _alive(pid) and _is_flare(pid):
-            return pid
-    return None
+    return _running(kit, "pid.fl", FOREGROUND)
 
 
 def tended(kit: Path) -> bool:
     """Whether a kit's process runs, or a watchdog is there that will start it."""
-    watchdog = _pid(kit / "daemon_pid.fl")
-    return process_of(kit) is not None or (
-        watchdog is not None and _alive(watchdog) and _is_flare(watchdog)
-    )
+    return _running(kit, "pid.fl", FOREGROUND, "daemon_pid.fl") is not None
+
+
+def _running(kit: Path, *names: str) -> int | None:
+    """The first process of those whose numbers are in these files that runs, or ``None``."""
+    for name in names:
+        pid = _pid(kit / name)
+        if pid is not None and _alive(pid) and _is_flare(pid):
+            return pid
+    return None
 
 
 def _end(pid: int, gone: Callable[[], bool]) -> None:
