@@ -84,7 +84,7 @@ def predict(
 
 def _over_sites(run: Path, tables: Mapping[str, str], out: Path, *, most: int, yes: bool) -> None:
     """Have the partners' sites help to score a table, and take up the scores."""
-    from interlace.cli.submit import hand_in, may_submit, told
+    from interlace.cli.submit import hand_in, may_score, told
     from interlace.methods.catalogue import is_horizontal
     from interlace.serve.batch import at_each_party
     from interlace.sites.folder import PartyFolder
@@ -100,9 +100,7 @@ def _over_sites(run: Path, tables: Mapping[str, str], out: Path, *, most: int, y
         files, at = {folder.name: folder.read()}, {folder.name: run}
         _write(at_each_party(agreed.method, files, tables, at, agreed.seeds[0]), out)
         return
-    may_submit(folder)
-    if folder.name != agreed.active:
-        raise JobError(f"'{agreed.active}' drove this run, so it scores; '{folder.name}' answers")
+    may_score(folder, agreed)
     contract, people = _contract(folder, run, tables[folder.name], most)
     from interlace.sites import submission
 

@@ -123,17 +123,15 @@ def _over_sites(
     yes: bool,
 ) -> None:
     """Have this party's site answer, with its partners' help, until it is stopped."""
-    from interlace.cli.submit import hand_in, may_submit, told
+    from interlace.cli.submit import hand_in, may_score, told
     from interlace.serve.batch import Trained
     from interlace.serve.endpoint import listen, read_token
     from interlace.sites.folder import Listening, PartyFolder
 
     run = run.resolve()
     folder = PartyFolder.open(run.parent.parent)
-    may_submit(folder)
     agreed = folder.run(run.name).contract
-    if folder.name != agreed.active:
-        raise JobError(f"'{agreed.active}' drove this run, so it scores; '{folder.name}' answers")
+    may_score(folder, agreed)
     contract = agreed.to_score(people, Trained.read(run, seed).seed)
     token_file = token_file and token_file.resolve()
     if token_file is None and read_token(None) is not None:

@@ -83,6 +83,17 @@ def may_submit(folder: PartyFolder) -> None:
         )
 
 
+def may_score(folder: PartyFolder, agreed: Contract) -> None:
+    """Make sure that the party may submit that people are scored by a run's models.
+
+    Raises:
+        JobError: it has no user who may, or another party drove the run.
+    """
+    may_submit(folder)
+    if folder.name != agreed.active:
+        raise JobError(f"'{agreed.active}' drove this run, so it scores; '{folder.name}' answers")
+
+
 def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
     """Have the own party approve a contract, and hand it in; gives FLARE's name of the job."""
     from interlace.sites import approval, submission
