@@ -151,11 +151,11 @@ def epoch(results: Results) -> float:
     return statistics.median(e.seconds for e in results.models[0].fits[0].history)
 
 
-def trips(federation: Local, of: Contract) -> float:
+def trips(federation: Local, of: Contract) -> int:
     """Round trips of an epoch's batches."""
     counted = json.loads((federation.folder(NAMES[0], of) / "trips.json").read_text())
     batches = [n for names, n in counted.items() if {"forward", "backward"} & {*names.split()}]
-    return sum(batches) / EPOCHS
+    return round(sum(batches) / EPOCHS)
 
 
 def main() -> None:
@@ -215,10 +215,7 @@ def main() -> None:
                 "from a tenth to the end": sizes,
                 "flat": held,
                 "epoch s": {of: round(seconds, 3) for of, seconds in epochs.items()},
-                "round trips an epoch": {
-                    "deployed": round(trips_of["deployed"]),
-                    "all waited for": round(trips_of["all waited for"]),
-                },
+                "round trips an epoch": trips_of,
                 "share of the gap hidden": round(hidden, 2),
                 "one-shot s": [round(s, 2) for s in shots],
                 "one-shot ratio": round(shot, 2),
