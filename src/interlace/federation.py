@@ -27,6 +27,7 @@ from interlace.party import (
     Peer,
     RunSide,
     State,
+    ask_all,
     read_state,
     write_state,
 )
@@ -175,8 +176,7 @@ class Federation:
             self._common.met = True
             for name in self.passive:
                 self.engine.open(RUN, RunSide, name, self.active.name)
-        asked = {name: peer.start(operation, about) for name, peer in self.peers(RUN).items()}
-        return {name: answer() for name, answer in asked.items()}
+        return ask_all(self.peers(RUN).values(), operation, about)
 
     # -- who is shared ------------------------------------------------------------------------
 

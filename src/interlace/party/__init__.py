@@ -2,7 +2,7 @@
 
 from interlace.party.operation import PassiveSide, operation
 from interlace.party.party import Party
-from interlace.party.peer import Engine, Peer
+from interlace.party.peer import Engine, Peer, ask_all
 from interlace.party.run import RUN, RunSide
 from interlace.party.store import ModelFile, State, holds_state, read_state, write_state
 
@@ -15,6 +15,7 @@ __all__ = [
     "Peer",
     "RunSide",
     "State",
+    "ask_all",
     "holds_state",
     "operation",
     "read_state",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from interlace.boundary import Message
@@ -127,3 +127,18 @@ class Peer:
             raise boundary.refusal(answer, "it answers something else than was asked")
         got: list[Any] = boundary.admit(answer, operation.gives)
         return got[0] if got else None
+
+
+def ask_all(
+    peers: Iterable[Peer],
+    op: Callable[Concatenate[S, P], R],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> dict[str, R]:
+    """Ask several partners the same at once; their answers, by their names.
+
+    Raises:
+        Exception: as :meth:`Peer.ask` does.
+    """
+    asked = {peer.name: peer.start(op, *args, **kwargs) for peer in peers}
+    return {name: answer() for name, answer in asked.items()}

@@ -29,7 +29,7 @@ from interlace.methods.horizontal.side import (
     meet,
 )
 from interlace.methods.objective import Objective
-from interlace.party import Party, Peer, State, read_state, write_state
+from interlace.party import Party, Peer, State, ask_all, read_state, write_state
 
 Part = Literal["all", "train", "validation", "test"]
 
@@ -107,11 +107,10 @@ class HorizontalMethod(Method):
             raise JobError(
                 f"secure aggregation takes at least {SMALLEST_COHORT} clients beside the server"
             )
-        asked = {n: p.start(HorizontalSide.public_key) for n, p in peers.items()}
-        keys = {n: answer() for n, answer in asked.items()}
-        if any(k.shape != (32,) for k in keys.values()):
+        keys = list(ask_all(peers.values(), HorizontalSide.public_key).values())
+        if any(k.shape != (32,) for k in keys):
             raise Refused("public keys of 32 bytes each were due")
-        everyone = torch.stack(list(keys.values()))
+        everyone = torch.stack(keys)
         for peer in peers.values():
             peer.post(HorizontalSide.keys, everyone)
         self.places_ = {name: i for i, name in enumerate(peers)}

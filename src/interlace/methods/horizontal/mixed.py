@@ -51,7 +51,7 @@ from interlace.methods.horizontal.local import load_vector, vector_of
 from interlace.methods.horizontal.side import Agreement, Own, TableSide, meet
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.models import BottomSpec, Optimisation, Randomness, mlp, seed_for, seeded
-from interlace.party import Party, Peer, State, operation, read_state, write_state
+from interlace.party import Party, Peer, State, ask_all, operation, read_state, write_state
 
 CHUNK = 8192  # people embedded in one message outside of training
 
@@ -207,10 +207,9 @@ class MixedVFL(Method):
         self.notes_ = meet(fed, banks, self.agreement, supervised=False).notes
         settings = BottomSettings(bottom=self.bottom, optimisation=self.optimisation)
         told = settings.model_dump(mode="json")
-        built = {name: peer.start(BankSide.build, told) for name, peer in self.peers_.items()}
         widths = {
-            name: whole_number(answer(), "width", MOST_WIDTH, least=1)
-            for name, answer in built.items()
+            name: whole_number(answer, "width", MOST_WIDTH, least=1)
+            for name, answer in ask_all(self.peers_.values(), BankSide.build, told).items()
         }
         if len(set(widths.values())) > 1:
             raise DataError(
@@ -282,8 +281,7 @@ class MixedVFL(Method):
 
     def _average(self, counts: dict[str, int]) -> None:
         """Give every bank the mean of all banks' bottom models, weighted by their people."""
-        asked = {n: peer.start(BankSide.weights) for n, peer in self.peers_.items()}
-        found = {n: answer() for n, answer in asked.items()}
+        found = ask_all(self.peers_.values(), BankSide.weights)
         if len({w.shape for w in found.values()}) > 1:
             raise DataError(
                 "the banks' bottom models differ in size",

@@ -101,7 +101,7 @@ from interlace.models.trees import (
     TreeLoss,
     TreeObjective,
 )
-from interlace.party import Peer, State
+from interlace.party import Peer, State, ask_all
 
 CHUNK = 2**17  # people scored in one message
 EXPLAINED = 2**13  # people explained at once, whose paths are all kept in memory
@@ -803,9 +803,7 @@ class VerticalTrees(Method):
     def _checkpoint(
         self, fed: Federation, name: str, done: int, score: Floats, stopping: EarlyStopping
     ) -> None:
-        at = {"name": name, "epoch": done}
-        for kept in [peer.start(BoostingSide.checkpoint, at) for peer in self.peers_.values()]:
-            kept()
+        ask_all(self.peers_.values(), BoostingSide.checkpoint, {"name": name, "epoch": done})
         meta = self._model() | {
             "made_for": self._fingerprint(fed),
             "best": [stopping.best, stopping.best_epoch],

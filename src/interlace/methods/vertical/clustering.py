@@ -71,7 +71,7 @@ from interlace.methods.bottom import (
 from interlace.methods.horizontal.linear import design
 from interlace.methods.horizontal.side import Own
 from interlace.models import seed_for
-from interlace.party import PassiveSide, Peer, State, operation, read_state, write_state
+from interlace.party import PassiveSide, Peer, State, ask_all, operation, read_state, write_state
 
 CHUNK = 2**17  # people scored in one message
 MOST_CLUSTERS = 4096
@@ -508,9 +508,7 @@ class _Clustering(Method):
         self.active_.boundary.round = int(state.meta["round"])
 
     def _checkpoint(self, fed: Federation, name: str, epoch: int) -> None:
-        at = {"name": name, "epoch": epoch}
-        for kept in [peer.start(KMeansSide.checkpoint, at) for peer in self._peers()]:
-            kept()
+        ask_all(self._peers(), KMeansSide.checkpoint, {"name": name, "epoch": epoch})
         state = self._state()
         state.meta["made_for"] = self._fingerprint(fed)
         write_checkpoint(fed.active, name, epoch, state)

@@ -49,7 +49,7 @@ from interlace.models import (
     set_rate,
     training_state,
 )
-from interlace.party import Peer, State, read_state, write_state
+from interlace.party import Peer, State, ask_all, read_state, write_state
 
 CHUNK = 8192  # people embedded in one message outside of training
 
@@ -205,9 +205,7 @@ class JointModel(Method):
 
     def save(self, name: str) -> None:
         """Every party keeps its own part of the model under ``name`` in its own folder."""
-        saved = [peer.start(BottomSide.save, {"name": name}) for peer in self.peers_.values()]
-        for done in saved:
-            done()
+        ask_all(self.peers_.values(), BottomSide.save, {"name": name})
         write_state(self.active_.path("models", name), self._state(EarlyStopping(None)))
 
     def load(self, name: str, federation: Federation) -> Self:
@@ -222,10 +220,7 @@ class JointModel(Method):
         return self
 
     def _checkpoint(self, fed: Federation, name: str, epoch: int, stopping: EarlyStopping) -> None:
-        at = {"name": name, "epoch": epoch}
-        kept = [peer.start(BottomSide.checkpoint, at) for peer in self.peers_.values()]
-        for done in kept:
-            done()
+        ask_all(self.peers_.values(), BottomSide.checkpoint, {"name": name, "epoch": epoch})
         state = self._state(stopping)
         state.meta["made_for"] = self._fingerprint(fed)
         write_checkpoint(fed.active, name, epoch, state)

@@ -103,7 +103,7 @@ from interlace.models.glm import (
     sigmoid_error,
     sigmoid_slope,
 )
-from interlace.party import Peer, State
+from interlace.party import Peer, State, ask_all
 
 CHUNK = 2**17  # people scored in one message
 HALVINGS = 20  # of a step before it counts as none
@@ -336,10 +336,9 @@ class _Sealed:
         largest = self.public.workload.largest
         for output in range(self.pull.shape[1]):
             agreed = {"unit": self.unit, "output": output}
-            asked = [
-                partner.peer.start(LinearSide.sealed_scores, agreed) for partner in self.partners
-            ]
-            parts = [sides.read_vector(self.public, answer(), people) for answer in asked]
+            peers = (partner.peer for partner in self.partners)
+            answers = ask_all(peers, LinearSide.sealed_scores, agreed).values()
+            parts = [sides.read_vector(self.public, answer, people) for answer in answers]
             numbers = sides.whole_vector(mine[:, output], self.unit, largest, "active")
             sealed = (self.key or self.public).encrypt(numbers)
             for i, partner in enumerate(self.partners):
@@ -991,9 +990,7 @@ class _Keeper:
         self.fed.active.boundary.round += 1
         if self.name:
             at = {"name": self.name, "epoch": record.number}
-            kept = [partner.peer.start(LinearSide.checkpoint, at) for partner in self.partners]
-            for done in kept:
-                done()
+            ask_all((partner.peer for partner in self.partners), LinearSide.checkpoint, at)
             meta = {
                 "history": history_to_json(self.method.history_),
                 "made_for": self.method._fingerprint(self.fed),
