@@ -71,8 +71,7 @@ def predict(
     scores = trained.scores(federation)
     flush_ledgers(federation)
     assert isinstance(federation.engine, InProcess)
-    results = Results.read(trained.folder / "results.json")
-    for doubt in doubts(federation.engine.parties, job, results):
+    for doubt in doubts(federation.engine.parties, job, trained.results):
         tell(doubt)
     return scores
 
@@ -83,10 +82,9 @@ class Trained:
 
     folder: Path
     job: Job
-    active: str
+    results: Results
     seed: int
     models: frozenset[str]
-    simulation: bool
 
     @classmethod
     def read(cls, run: str | Path, seed: int | None = None) -> Trained:
@@ -108,8 +106,12 @@ class Trained:
         models = {m.name for m in results.models for f in m.fits if f.seed == seed}
         if job.method.name not in models:
             raise JobError(f"{folder} holds no trained model of seed {seed}; finish it by --resume")
-        active = next(p.name for p in results.parties if p.active)
-        return cls(folder, job, active, seed, frozenset(models), results.simulation)
+        return cls(folder, job, results, seed, frozenset(models))
+
+    @property
+    def active(self) -> str:
+        """The party that has the label."""
+        return next(p.name for p in self.results.parties if p.active)
 
     @property
     def stand_in(self) -> str | None:
@@ -135,7 +137,7 @@ class Trained:
             JobError: a party has no table, or its part of the model is at another site.
             DataError: a table is not usable.
         """
-        if not self.simulation:
+        if not self.results.simulation:
             raise JobError(
                 f"the run in {self.folder} went over sites, so the partners' parts of its model "
                 "are with them; the commands `interlace predict` and `interlace serve` score over "
