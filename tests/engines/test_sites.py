@@ -18,11 +18,13 @@ from torch import Tensor
 
 from interlace import Federation, Party, SplitVFL
 from interlace.boundary import Ledger, Message
-from interlace.boundary.kinds import Control, Embedding, RowSelection
+from interlace.boundary.kinds import Control, Embedding, Kind, RowSelection
 from interlace.engines import InProcess, sites
 from interlace.engines.sealed import Identity, Line, Meeting
 from interlace.engines.sites import Answering, Gate, Sites, Unreachable, sides_in
 from interlace.errors import DataError, JobError, PartyAway, PartyFailed, PolicyError, Refused
+from interlace.methods.base import Method
+from interlace.methods.horizontal.mixed import BankSide, MixedVFL
 from interlace.methods.vertical.split import SplitSide
 from interlace.methods.vertical.transfer import FederatedTransfer
 from interlace.party import PassiveSide, Peer, operation
@@ -121,7 +123,7 @@ def pair(hospital: Identity, lab: Identity, monkeypatch: pytest.MonkeyPatch) -> 
         lab,
         gate=lambda: Gate("approved", word="signed"),
         party=lambda: partner,
-        sides={EchoSide, SplitSide, *sides_in(["interlace.align.dh"])},
+        sides={EchoSide, SplitSide, BankSide, *sides_in(["interlace.align.dh"])},
     )
     way = Way(answering.receive)
     engine = Sites("hospital", MEETING, hospital, way, patience=0.2)
@@ -542,12 +544,21 @@ def test_a_conversation_opens_after_what_was_posted(pair: Pair) -> None:
     assert EchoSide.notes == ["a"]
 
 
-@pytest.mark.parametrize("method", [SplitVFL, FederatedTransfer])
-def test_a_training_ends_with_nothing_still_to_be_carried_out(
-    pair: Pair, method: type[SplitVFL | FederatedTransfer]
-) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [
+        SplitVFL(epochs=1, validation=0.0),
+        FederatedTransfer(epochs=1, validation=0.0),
+        MixedVFL(rounds=1, validation=0.0),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_a_training_ends_with_nothing_still_to_be_carried_out(pair: Pair, method: Method) -> None:
+    weights = frozenset({Kind.MODEL_WEIGHTS})
+    for boundary in (pair.driver.boundary, pair.partner.boundary):
+        boundary.policy = boundary.policy.model_copy(update={"allow_also": weights})
     fed = Federation(pair.driver, ["lab"], pair.engine)
-    method(epochs=1, validation=0.0).fit(fed)
+    method.fit(fed)
     waiting: list[Message] = []
     deliver = pair.partner.answer
     pair.partner.answer = lambda message: waiting.append(message) or deliver(message)  # type: ignore[method-assign,func-returns-value]

@@ -191,6 +191,8 @@ class MixedVFL(Method):
                 break
         if len(aside):
             self._recall()
+        for peer in self.peers_.values():
+            peer.settle()
         return self
 
     def _start(self, fed: Federation, held_out: Rows, y: Tensor) -> None:
