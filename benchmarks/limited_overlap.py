@@ -71,7 +71,7 @@ RATIO_TARGET = 330
 SECONDS_TARGET = 180
 ADVISED_TARGET = 0.75
 RULES_DATA = ("breast", "vehicle", "caravan", "credit", "digits", f"digits{FEW}")
-RULES_OVERLAPS = ((32, 64), (128, 256), (1024,))  # those in one bracket may share a rule
+RULES_OVERLAPS = ((32, 64), (128, 256), (512, 1024))  # those in one bracket may share a rule
 MOST_EPOCHS, PATIENCE = 600, 100  # of split learning, until its best epoch is known
 
 
@@ -208,7 +208,7 @@ def measure_rules(folder: Path, source: Path, workers: int) -> dict[str, Any]:
                 rows.filter(pl.col("overlap").is_in(some))
             )
             for name, rows in groups.items()
-            for some in dict.fromkeys([*RULES_OVERLAPS, *((n,) for n in overlaps)])
+            for some in (*RULES_OVERLAPS, *((n,) for n in overlaps))
         },
         "shortfalls": below.select("data", "overlap", "method", "shortfall").rows(),
     }
