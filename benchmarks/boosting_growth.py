@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from _last_line import print_last_line
 from encrypted_boosting import DATA, SPEED, grown, timed
-from last_line import print_last_line
 
 from interlace import Federation
 from interlace.methods.vertical.boosting import BoostedTrees

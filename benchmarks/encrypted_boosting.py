@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from _last_line import print_last_line
 from joblib.externals.loky import get_reusable_executor
-from last_line import print_last_line
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from interlace import Federation, Party

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from _last_line import print_last_line
 from encrypted_boosting import timed
-from last_line import print_last_line
 from sklearn.linear_model import LogisticRegression as Pooled
 from sklearn.metrics import roc_auc_score
 
