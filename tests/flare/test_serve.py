@@ -206,5 +206,6 @@ def in_process_scores(
         os.symlink(federation.folder(name, of) / "models", models)
     trained = Trained.read(federation.folder(of.active, of))
     job = trained.job.model_copy(update={"parties": files})
-    here = replace(trained, folder=folder, job=job, simulation=True)
+    results = trained.results.model_copy(update={"simulation": True})
+    here = replace(trained, folder=folder, job=job, results=results)
     return here.scores(here.simulate(tables))
