@@ -53,9 +53,10 @@ from flare_parity import difference
 from local import Local, going_on, in_process, local, small, wait
 
 ROOT = Path(__file__).parents[1]
-EPOCHS = 60
+EPOCHS = 200
 MOST_KILLS = 10  # of one run
 LONGEST = 45.0  # seconds between two kills
+IN_TRAINING = 8.0  # seconds between a training's beginning, or going on, and a kill in it
 WAITS = [0.03, 0.5]  # hours that a job waits for who is away
 MOST_TRIES = 10  # how often a run is submitted
 
@@ -106,12 +107,29 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         """Until the run is over: who is not there at all cannot come back either."""
-        due = self.chance.uniform(0.0, LONGEST)
-        while not self.over.wait(1.0):
+        due = self._due()
+        while not self.over.wait(0.5):
             self._tend()
-            if self.left and time.monotonic() - self.began > due:
+            if self.left and next(due):
                 self._kill()
-                due += self.chance.uniform(0.0, LONGEST)
+                due = self._due()
+
+    def _due(self) -> Iterator[bool]:
+        """Whether the moment of the next kill has come, asked again and again."""
+        longest = LONGEST
+        if self.chance.random() < 0.5:
+            longest = IN_TRAINING
+            before = self.status.status.done
+            while not (
+                self.job == "RUNNING"
+                and "epoch" in self.status.status.doing
+                and self.status.status.done > before
+            ):
+                yield False
+        moment = time.monotonic() + self.chance.uniform(0.0, longest)
+        while time.monotonic() < moment:
+            yield False
+        yield True
 
     def _kill(self) -> None:
         there = targets(self.federation)
