@@ -17,7 +17,6 @@ import fcntl
 import math
 import os
 import platform
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -33,13 +32,13 @@ from sklearn.metrics import adjusted_rand_score
 import interlace
 from interlace.align import SESSION
 from interlace.assess import MEASURES, evaluate, rightness, true_classes
-from interlace.data.columns import ColumnReport, fit_column
+from interlace.data.columns import ColumnReport, column_notes, fit_column
 from interlace.data.features import FeaturePlan
 from interlace.data.images import is_image
 from interlace.data.noniid import heterogeneity
 from interlace.engines import InProcess
 from interlace.errors import InterlaceError, JobError, PartyAway, PolicyError
-from interlace.federation import Federation
+from interlace.federation import Federation, Rows
 from interlace.job.results import (
     Apart,
     Chosen,
@@ -357,7 +356,7 @@ class _Run:
                     party_result.privacy = accounts[party_result.name]["privacy"]
                     for own in (p for p in parties if p.name == party_result.name):
                         read = _columns_read(own, method, tag, train)
-                        party_result.column_notes += _column_notes(read)
+                        party_result.column_notes += column_notes(read, own.categories)
                         for column in read:
                             party_result.columns_read.setdefault(column.became, []).append(
                                 column.name
@@ -468,6 +467,11 @@ class _Run:
         clients = clients_of(fed, HorizontalSide, fed.open(AGREEMENT, HorizontalSide))
         met = meet(fed, clients, method.agreement, supervised=method.supervised)
         plan = met.label_plan
+        here = _here(fed)
+        notes = {fed.active.name: met.notes}
+        for party in here:
+            lost = [c for c in _read_alone(party, np.arange(len(party))) if c.unread]
+            notes[party.name] = [*notes.get(party.name, []), *column_notes(lost, party.categories)]
         results = [
             PartyResult(
                 name=name,
@@ -478,11 +482,10 @@ class _Run:
                 alone=sizes["people"],
                 learnt=[],
                 id_notes=_id_notes(name, fed),
-                column_notes=met.notes if name == fed.active.name else [],
+                column_notes=notes.get(name, []),
             )
             for name, sizes in begun.items()
         ]
-        here = _here(fed)
         return {
             "geometry": "horizontal",
             "task": plan.task if plan else "clustering",
@@ -725,6 +728,11 @@ def _columns_read(
     if party is not train.active:
         at = train.alignment.position(party.name)[rows]
         rows = party.shared_with(train.active.name)[at[at >= 0]]
+    return _read_alone(party, rows)
+
+
+def _read_alone(party: Party, rows: Rows) -> list[ColumnReport]:
+    """How a party's columns read by themselves, over some of its rows; not its images."""
     return [
         fit_column(
             party.frame[name].gather(rows),
@@ -734,18 +742,6 @@ def _columns_read(
         )[1]
         for name in party.columns
         if not is_image(party.frame[name].dtype)
-    ]
-
-
-def _column_notes(read: Sequence[ColumnReport]) -> list[str]:
-    """What the preprocessing of a party's columns found worth saying."""
-    alike: dict[str, list[str]] = {}
-    for column in read:
-        if column.note:
-            alike.setdefault(re.sub(r"^\d+ ", "few ", column.note), []).append(column.name)
-    return [
-        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {note}"
-        for note, names in alike.items()
     ]
 
 

@@ -11,10 +11,12 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from interlace.data.columns import column_notes
 from interlace.data.features import FeaturePlan
 from interlace.data.spec import InputSpec
 from interlace.errors import DataError
@@ -85,7 +87,7 @@ def test_few_whole_numbers_are_a_quantity_unless_named_as_categories() -> None:
     codes = [1, 2, 3, 2, 1]
     plan, _ = transform(codes)
     assert plan.spec.numeric == 1
-    assert "categories" in (plan.report[0].note or "")
+    assert plan.report[0].unless == "they are codes"
     plan, out = transform(codes, categories=["x"])
     assert plan.spec.cardinalities == (4,)
     assert out[:, 0].tolist() == [1, 2, 3, 2, 1]
@@ -116,7 +118,7 @@ def test_many_levels_keep_the_frequent_ones_and_hash_the_others() -> None:
     assert plan.spec.cardinalities == (1 + 64 + 16,)
     assert out[:300].eq(1).all()
     assert out.min() >= 1
-    assert "137 rare levels share 16 hashed codes" in (plan.report[0].note or "")
+    assert (plan.report[0].levels, "16 codes" in (plan.report[0].note or "")) == (201, True)
     unseen = plan.transform(pl.DataFrame({"x": ["unseen", None]}))[:, 0]
     assert 65 <= unseen[0] < 81
     assert unseen[1] == 0
@@ -190,6 +192,47 @@ def test_a_gap_among_dates_is_zero_and_marked() -> None:
     assert transform(zoned)[0].report[0].became == "date parts"
 
 
+# --- mixed columns -----------------------------------------------------------------------------
+
+NUMBERS = [f"{i}.5" for i in range(60)]
+DAYS = [(date(2022, 1, 1) + timedelta(days=7 * i)).strftime("%d.%m.%Y") for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("most", "others", "became", "unread", "said"),
+    [
+        (NUMBERS, ["n/a", "NA", "-", None], "numbers", 0, None),
+        (NUMBERS, ["4 kWh", "?", "5 kWh"], "numbers", 2, "2 of 62 values do not read as numbers"),
+        (DAYS, ["2022-07-01"], "date parts", 1, "1 of 61 values do not read as dates of the form"),
+        (NUMBERS[:40], ["k"] * 20, "category", 20, "20 of 60 values do not read as numbers"),
+        (NUMBERS, [f"{i} kWh" for i in range(30)], "dropped", 30, "so the column is left out"),
+        (["1", "2", "3"] * 20, ["4+"] * 3, "category", 3, "3 of 63 values do not read"),
+        (["a", "b"] * 20, NUMBERS[:30], "category", 0, None),
+    ],
+    ids=["marks", "numbers", "dates", "too many", "left out", "few levels", "no numbers"],
+)
+def test_a_few_values_that_do_not_read_are_gaps_and_told(
+    most: list[str], others: list[str | None], became: str, unread: int, said: str | None
+) -> None:
+    report = fit({"x": [*most, *others], "y": list(range(len(most) + len(others)))}).report[0]
+    assert (report.became, report.unread) == (became, unread)
+    if became in ("numbers", "date parts"):
+        assert report.gaps == len(others)
+    assert (said or "") in (report.note or "")
+    assert (said is None) == (report.note is None)
+    (note,) = column_notes([report], ["z"]) if unread else ("",)
+    assert ("`categories: [z, x]`" in note) == bool(unread)
+    assert not any(text in note for text in ("kWh", "2022-07", "4+"))
+
+
+def test_columns_of_one_note_stand_together_and_their_line_is_yaml() -> None:
+    whole = [1, 2, 3, 2, 1]
+    (note,) = column_notes(fit({"# calls": whole, "late (12m)": whole, "a: b": whole}).report)
+    assert note.startswith("# calls, late (12m), a: b: few different whole numbers")
+    line = note.partition("`")[2].partition("`")[0]
+    assert yaml.safe_load(line) == {"categories": ["# calls", "late (12m)", "a: b"]}
+
+
 # --- what is left out and refused --------------------------------------------------------------
 
 
@@ -231,7 +274,7 @@ def refused(frame: pl.DataFrame | dict[str, Any], said: str, **options: Any) -> 
 def test_an_error_about_the_type_does_not_name_its_categories() -> None:
     plan = fit({"a": [1.0, 2.0, 3.0]})
     levels = pl.DataFrame({"a": pl.Series(["secret"], dtype=pl.Enum(["secret", "none"]))})
-    with pytest.raises(DataError, match=r"none of its values \(Enum\)") as caught:
+    with pytest.raises(DataError, match=r"none of its 1 values \(Enum\)") as caught:
         plan.transform(levels)
     assert "secret" not in str(caught.value)
 

@@ -194,3 +194,20 @@ def test_decimal_commas_where_fields_are_separated_by_semicolons(tmp_path: Path)
     assert frame["code"].dtype == pl.Int64
     assert frame["text"].to_list() == ["1,5 kg", "x", "y"]
     assert frame["leer"].null_count() == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        (["71,2", "n/a", " 3", "", "-"], [71.2, None, 3.0, None, None]),
+        (["71,2", "3,5 kWh", "8", "1,5"], ["71.2", "3,5 kWh", "8", "1.5"]),
+        (["1,2", "3", "1,2,4"], ["1,2", "3", "1,2,4"]),  # of labels, or of thousands
+    ],
+    ids=["gaps", "one is no number", "lists"],
+)
+def test_decimal_commas_beside_what_is_no_number(
+    tmp_path: Path, values: list[str], read: list[Any]
+) -> None:
+    file = tmp_path / "de.csv"
+    file.write_text("id;x\n" + "".join(f"{i};{v}\n" for i, v in enumerate(values)))
+    assert read_table(file, party="p", ids=["id"])["x"].to_list() == read

@@ -55,8 +55,9 @@ def show_outcome(results: Results, folder: Path) -> None:
     if people := unlabelled(results):
         have = words.plural(people, "shared person has", "shared people have")
         show(Text.assemble(("! ", "bold yellow"), f"{have} no label."))
-    for note in (note for party in results.parties for note in party.column_notes):
-        show(Text.assemble(("! ", "bold yellow"), note))
+    for party in results.parties:
+        for note in party.column_notes:
+            show(Text.assemble(("! ", "bold yellow"), f"{party.name}: {note}"))
     kinds: dict[str, int] = {}
     for flow in results.flows:
         kinds[flow.kind] = kinds.get(flow.kind, 0) + flow.bytes_after

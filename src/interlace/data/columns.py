@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,6 +16,8 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from interlace.data.gaps import is_gap
+from interlace.data.suggest import line_of
 from interlace.errors import DataError
 
 Floats = NDArray[np.float64]
@@ -24,7 +27,8 @@ LEVELS_KEPT = 64
 RARE = 1 / 1000  # a level of fewer training rows than this share has no code of its own
 BUCKETS = 16
 
-GAP_MARKS = ("na", "n/a", "#n/a", "nan", "null", "none", "?", "-")
+FEW = 12  # different values that are as well read as a category, and may be codes
+MOST = 0.9  # share of a column's values that must read as numbers or dates, if not all do
 _DATE_FORMATS = (
     "%Y-%m-%d",
     "%Y/%m/%d",
@@ -48,6 +52,17 @@ _DATE_FORMATS = (
     "%b-%Y",
     "%b %Y",
 )
+_LETTERS = {
+    "%Y": "YYYY",
+    "%m": "MM",
+    "%b": "MMM",
+    "%d": "DD",
+    "%H": "hh",
+    "%M": "mm",
+    "%S": "ss",
+    "%.f": "",
+    "%#z": "zone",
+}
 _DAY = 86_400_000_000  # in microseconds
 
 
@@ -179,7 +194,36 @@ class ColumnReport(BaseModel):
     infinities: int = Field(
         default=0, description="Infinite, or too large for single precision; taken as gaps."
     )
+    unread: int = Field(
+        default=0, description="Values that are no number, or date, although most others are."
+    )
+    levels: int = Field(default=0, description="Different values of a category.")
     note: str | None = None
+    unless: str | None = Field(
+        default=None, description="When it is right to name the column under `categories`."
+    )
+
+
+def column_notes(read: Sequence[ColumnReport], categories: Sequence[str] = ()) -> list[str]:
+    """What the reading of a party's columns found worth saying, columns of one note together.
+
+    Args:
+        read: How they were read.
+        categories: What the party's file has under `categories` already.
+    """
+    alike: dict[tuple[str, str | None], list[str]] = {}
+    for column in read:
+        if column.note:
+            alike.setdefault((column.note, column.unless), []).append(column.name)
+    said = []
+    for (note, unless), names in alike.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        line = "`categories`"
+        if len(names) <= 10:
+            line = f"`{line_of('categories', [*categories, *names])}`"
+        way_out = f"; if {unless}, set {line} in the party's file" if unless else ""
+        said.append(f"{', '.join(names[:3])}{more}: {note}{way_out}")
+    return said
 
 
 def fit_column(
@@ -197,13 +241,13 @@ def fit_column(
     if dtype == pl.Null or series.null_count() == len(series):
         return None, _dropped(series.name, len(series), 0, "every training row lacks it")
     if categorical:
-        return _fit_category(series, None, forced=True)
+        return _fit_category(series, forced=True)
     if dtype in (pl.Date, pl.Datetime):
-        return _fit_date(series, None, None)
+        return _fit_date(series, None)
     if dtype.is_numeric() or dtype in (pl.Boolean, pl.Duration, pl.Time):
         return _fit_numeric(series)
     if dtype in (pl.Categorical, pl.Enum):
-        return _fit_category(series, None, forced=False)
+        return _fit_category(series, forced=False)
     if dtype == pl.String:
         return _fit_text(series)
     raise DataError(
@@ -267,19 +311,15 @@ def _fit_numeric(
             note="constant where it is known; only whether it is known tells rows apart",
         )
     plan = NumericColumn(name=name, median=median, mean=mean, scale=scale, indicator=gaps > 0)
-    note = None
-    if series.dtype.is_integer() and 2 < (distinct := len(np.unique(seen))) <= 12:
-        note = (
-            f"{distinct} different whole numbers, read as a quantity; if they are codes, "
-            f"name the column under `categories`"
-        )
+    codes = series.dtype.is_integer() and 2 < len(np.unique(seen)) <= FEW
     return plan, ColumnReport(
         name=name,
         became="numbers",
         inputs=len(plan.names()),
         gaps=gaps,
         infinities=infinities,
-        note=note,
+        note="few different whole numbers, read as a quantity" if codes else None,
+        unless="they are codes" if codes else None,
     )
 
 
@@ -289,26 +329,66 @@ def _fit_numeric(
 def _fit_text(
     series: pl.Series,
 ) -> tuple[NumericColumn | IndicatorColumn | DateColumn | CategoryColumn | None, ColumnReport]:
-    """Text is numbers or dates if every training row that has a value spells one."""
-    text = series.str.strip_chars().str.to_lowercase()
-    plain = text.filter(text.is_not_null() & ~text.is_in([*GAP_MARKS, ""])).unique()
-    if len(plain) == 0:
-        return _fit_category(series, None, forced=False)
-    number = plain.cast(pl.Float64, strict=False).is_not_null()
+    """Text is numbers or dates if all its values spell one, gaps apart, or all but a few.
+
+    The few are gaps then. Where not enough read, or so few values differ that as a category the
+    column loses nothing, it is a category. Either way the note tells.
+    """
+    text = series.str.strip_chars()
+    counted = text.filter(~is_gap(text)).alias("text").value_counts()
+    values, known = counted["text"], int(counted["count"].sum())
+
+    def reading(found: pl.Series) -> int:
+        return int(counted.filter(found.is_not_null())["count"].sum())
+
     # Leading zeros mark a code (a postcode, an account), not a quantity.
-    if number.all() and not plain.str.contains(r"^0[0-9]+$").any():
+    codes = values.str.contains(r"^0[0-9]+$").any()
+    number = 0 if codes else reading(values.cast(pl.Float64, strict=False))
+    if 0 < known == number:
         return _fit_numeric(series)
-    spelt = series.str.strip_chars().unique()
-    spelt = spelt.filter(spelt.str.to_lowercase().is_in(plain.to_list()))
-    fitting = [f for f in _DATE_FORMATS if as_dates(spelt, f).null_count() == 0]
-    if fitting:
-        ambiguous = any("%d/%m" in f for f in fitting) and any("%m/%d" in f for f in fitting)
-        note = "day and month could be either way round; read as day/month" if ambiguous else None
-        return _fit_date(series, fitting[0], note)
-    note = None
-    if 2 * number.sum() > len(plain):
-        note = f"{int((~number).sum())} of {len(plain)} different values are not numbers"
-    return _fit_category(series, note, forced=False)
+    spellings = {f: reading(as_dates(values, f)) for f in _DATE_FORMATS}
+    spelling = max(spellings, key=spellings.__getitem__)
+    dates = spellings[spelling] > number
+    unread = known - max(number, spellings[spelling])
+    if 2 * unread >= known:
+        return _fit_category(series, forced=False)
+    plan: NumericColumn | IndicatorColumn | DateColumn | CategoryColumn | None
+    if unread and (unread > (1 - MOST) * known or counted.height <= FEW):
+        plan, report = _fit_category(series, forced=False)
+        done = "so the column is read as a category" if plan else "so the column is left out"
+    else:
+        plan, report = _fit_date(series, spelling) if dates else _fit_numeric(series)
+        done = "and are taken for gaps"
+    notes = [report.note] if report.note else []
+    if dates and spellings["%d/%m/%Y"] == spellings[spelling] == spellings["%m/%d/%Y"]:
+        notes.insert(0, "day and month could be either way round; read as day/month")
+    if unread:
+        kind = f"dates of the form {_legible(spelling)}" if dates else "numbers"
+        notes.insert(
+            0,
+            f"{unread:,} of {known:,} values do not read as {kind}, as the others do, {done}; "
+            "write them as the others, or leave them empty",
+        )
+        report = report.model_copy(update={"unread": unread, "unless": "it holds categories"})
+    return plan, report.model_copy(update={"note": "; ".join(notes) or None})
+
+
+def unread(series: pl.Series, *, dates: bool, spelling: str | None = None) -> tuple[int, int]:
+    """How many values are no number, or no date, and how many values there are, gaps apart.
+
+    Args:
+        series: The column.
+        dates: Whether dates are due.
+        spelling: How text spells them.
+    """
+    if series.dtype.is_numeric() and not dates:  # the look at every value takes long
+        return 0, len(series) - series.null_count()
+    known = ~is_gap(series) if series.dtype == pl.String else series.is_not_null()
+    values = series.filter(known)
+    if dates:
+        return as_dates(values, spelling).null_count(), len(values)
+    found, infinities = numbers(values)
+    return int(np.isnan(found).sum()) - infinities, len(values)
 
 
 # --- dates -------------------------------------------------------------------------------------
@@ -334,6 +414,13 @@ def as_dates(series: pl.Series, spelling: str | None) -> pl.Series:
     return dates.set(((year < 1800) | (year > 2200)).fill_null(False), None)
 
 
+def _legible(spelling: str) -> str:
+    """The spelling as a spreadsheet has it: ``DD.MM.YYYY``."""
+    for mark, letters in _LETTERS.items():
+        spelling = spelling.replace(mark, letters)
+    return spelling
+
+
 def _date_parts(dates: pl.Series, newest: float) -> dict[DatePart, Floats]:
     def values(series: pl.Series) -> Floats:
         return series.cast(pl.Float64).to_numpy().astype(np.float64)
@@ -354,9 +441,7 @@ def _days(dates: pl.Series) -> Floats:
     return dates.dt.epoch("us").cast(pl.Float64).to_numpy().astype(np.float64) / _DAY
 
 
-def _fit_date(
-    series: pl.Series, spelling: str | None, note: str | None
-) -> tuple[DateColumn | None, ColumnReport]:
+def _fit_date(series: pl.Series, spelling: str | None) -> tuple[DateColumn | None, ColumnReport]:
     dates = as_dates(series, spelling)
     gaps = dates.null_count()
     if gaps == len(dates):
@@ -377,7 +462,7 @@ def _fit_date(
         name=series.name, format=spelling, newest=newest, parts=tuple(parts), indicator=gaps > 0
     )
     return plan, ColumnReport(
-        name=series.name, became="date parts", inputs=len(plan.names()), gaps=gaps, note=note
+        name=series.name, became="date parts", inputs=len(plan.names()), gaps=gaps
     )
 
 
@@ -409,9 +494,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _fit_category(
-    series: pl.Series, note: str | None, *, forced: bool
-) -> tuple[CategoryColumn | None, ColumnReport]:
+def _fit_category(series: pl.Series, *, forced: bool) -> tuple[CategoryColumn | None, ColumnReport]:
     name = series.name
     level = as_levels(series)
     gaps = level.null_count()
@@ -428,19 +511,25 @@ def _fit_category(
     if distinct == 1 and not gaps:
         return None, _dropped(name, 0, 0, "one value in every training row")
     if not forced and distinct > max(LEVELS_KEPT, 0.95 * known):
-        why = (
-            "nearly every row has a level of its own, as an id or free text has; to use it all "
-            "the same, name it under `categories`"
+        why = "nearly every row has a level of its own, as an id or free text has"
+        left_out = _dropped(name, gaps, 0, why)
+        return None, left_out.model_copy(
+            update={"levels": distinct, "unless": "it is to be used all the same"}
         )
-        return None, _dropped(name, gaps, 0, why)
     least = math.ceil(RARE * len(level))
     kept = counts.head(LEVELS_KEPT).filter(pl.col("count") >= least)["level"].to_list()
     others = distinct - len(kept)
     plan = CategoryColumn(name=name, levels=tuple(kept), buckets=min(BUCKETS, others))
-    if others:
-        hashed = f"{others} rare levels share {plan.buckets} hashed codes"
-        note = f"{note}; {hashed}" if note else hashed
-    return plan, ColumnReport(name=name, became="category", inputs=1, gaps=gaps, note=note)
+    return plan, ColumnReport(
+        name=name,
+        became="category",
+        inputs=1,
+        gaps=gaps,
+        levels=distinct,
+        note=f"its rare levels share {plan.buckets} codes, so some count as one"
+        if others
+        else None,
+    )
 
 
 def _dropped(name: str, gaps: int, infinities: int, why: str) -> ColumnReport:

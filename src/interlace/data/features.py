@@ -17,10 +17,8 @@ from interlace.data.columns import (
     ColumnPlan,
     ColumnReport,
     DateColumn,
-    as_dates,
-    as_levels,
     fit_column,
-    numbers,
+    unread,
 )
 from interlace.data.images import ImagePlan, fit_images, is_image
 from interlace.data.spec import InputSpec
@@ -155,7 +153,8 @@ class FeaturePlan(BaseModel):
         height = frame.height if index is None else index.size
         for plan in self.columns:
             series = self._column(frame, plan.name, index)
-            if _unreadable(plan, series):
+            lost, known = _unread(plan, series)
+            if known and lost == known:
                 raise self._changed(series)
             block = categories if isinstance(plan, CategoryColumn) else numeric
             block += plan.transform(series)
@@ -189,27 +188,22 @@ class FeaturePlan(BaseModel):
 
     def _changed(self, series: pl.Series) -> DataError:
         return DataError(
-            f"none of its values ({series.dtype.base_type()}) can be read as what it was in "
-            "training",
+            f"none of its {len(series):,} values ({series.dtype.base_type()}) can be read as what "
+            "it was in training",
             party=self.party,
             column=series.name,
             way_out="Give the column in the form that it had in the training table.",
         )
 
 
-def _unreadable(plan: Any, series: pl.Series) -> bool:
-    """Whether the rows have values in the column, and the plan understands none of them."""
+def _unread(plan: Any, series: pl.Series) -> tuple[int, int]:
+    """How many values the plan does not understand, and how many there are."""
+    if is_image(series.dtype):
+        return len(series), len(series)
     if isinstance(plan, CategoryColumn):
-        return is_image(series.dtype)
-    if series.dtype.is_numeric() and not isinstance(plan, DateColumn):
-        return False  # any number can be read; the look at every value below takes long
-    known = as_levels(series).count() if not is_image(series.dtype) else len(series)
-    if known == 0:
-        return False
-    if isinstance(plan, DateColumn):
-        return as_dates(series, plan.format).count() == 0
-    values, infinities = numbers(series)
-    return infinities == 0 and bool(np.isnan(values).all())
+        return 0, len(series)
+    dates = isinstance(plan, DateColumn)
+    return unread(series, dates=dates, spelling=plan.format if dates else None)
 
 
 def _positions(rows: Rows) -> NDArray[np.int64]:

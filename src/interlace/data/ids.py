@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from interlace.data.suggest import line_of
 from interlace.data.tables import missing_column
 from interlace.errors import DataError
 
@@ -54,11 +54,7 @@ class IdRule(BaseModel):
 
 def id_line(columns: Sequence[str], **options: Any) -> str:
     """A line of a party file that sets options of the id rule, to be copied as it stands."""
-    rule = {"columns": list(columns), **options}
-    text = yaml.safe_dump(
-        {"id": rule}, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
-    )
-    return f"`{text.strip()[1:-1]}`"
+    return f"`{line_of('id', {'columns': list(columns), **options})}`"
 
 
 class IdReport(BaseModel):

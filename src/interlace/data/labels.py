@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from interlace.data.columns import GAP_MARKS, as_levels, numbers
+from interlace.data.columns import as_levels, numbers
+from interlace.data.gaps import is_gap
 from interlace.errors import DataError
 
 Task = Literal["binary", "multiclass", "multilabel", "regression"]
@@ -206,7 +207,7 @@ class LabelPlan(BaseModel):
         if self.task == "regression" or type(self.classes[0]) is int:
             values, infinite = numbers(series)
             if series.dtype == pl.String:
-                missing |= _is_gap_mark(series)
+                missing |= is_gap(series).to_numpy()
             if infinite:
                 raise label.error(
                     f"{infinite} labels are infinite or too large", "Correct or empty them."
@@ -286,16 +287,11 @@ class _Label:
         )
 
 
-def _is_gap_mark(series: pl.Series) -> NDArray[np.bool_]:
-    text = series.str.strip_chars().str.to_lowercase()
-    return text.is_in([*GAP_MARKS, ""]).fill_null(True).to_numpy().astype(np.bool_)
-
-
 def _spells_numbers(series: pl.Series) -> bool:
     """Whether each value of a text column is a number or a mark for a gap."""
     if series.dtype != pl.String:
         return False
-    said = series.filter(~pl.Series(_is_gap_mark(series)))
+    said = series.filter(~is_gap(series))
     return len(said) > 0 and said.str.strip_chars().cast(pl.Float64, strict=False).count() == len(
         said
     )

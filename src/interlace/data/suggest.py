@@ -1,9 +1,12 @@
-"""The nearest name to a misspelt one, for the way out of an error."""
+"""Ways out for errors: the nearest name to a misspelt one, a line of a file to be copied."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+import yaml
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -27,3 +30,11 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:
     shown = ", ".join(f"'{candidate}'" for candidate in candidates[:8])
     more = f" and {len(candidates) - 8} more" if len(candidates) > 8 else ""
     return f"The {what} here are {shown}{more}."
+
+
+def line_of(field: str, value: Any) -> str:
+    """A line of a party file, to be copied as it stands: names are in quotes where they need it."""
+    text = yaml.safe_dump(
+        {field: value}, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
+    )
+    return str(text).strip()[1:-1]

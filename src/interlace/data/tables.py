@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import numpy as np
 import polars as pl
 
+from interlace.data.gaps import is_gap
 from interlace.data.suggest import did_you_mean
 from interlace.errors import DataError
 
@@ -292,15 +293,25 @@ def _read_text(path: Path, party: str, file: str, ids: Sequence[str]) -> pl.Data
 
 
 def _decimal_commas(frame: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
-    """Where fields are not separated by commas, ``0,5`` is a number as much of Europe writes it."""
-    numbers = []
+    """Where fields are not separated by commas, ``0,5`` is a number as much of Europe writes it.
+
+    Value by value, so that one which is no number leaves the others readable. A column in which a
+    value has several commas is left: they part thousands, or the items of a list.
+    """
+    read = []
     for series in frame:
         if series.dtype != pl.String or series.name in ids:
             continue
-        known = series.drop_nulls()
-        if known.str.contains(r"^[+-]?\d+(,\d+)?$").all() and known.str.contains(",").any():
-            numbers.append(series.str.replace(",", ".", literal=True).cast(pl.Float64))
-    return frame.with_columns(numbers)
+        text = series.str.strip_chars()
+        if not text.str.contains(r"^[+-]?\d+,\d+$").any():
+            continue
+        if text.str.contains(r"^[+-]?\d+(,\d+){2,}$").any():
+            continue
+        spelt = text.str.replace(r"^([+-]?\d+),(\d+)$", "$1.$2")
+        numbers = spelt.cast(pl.Float64, strict=False)
+        whole = (numbers.is_not_null() | is_gap(spelt)).all()
+        read.append(numbers if whole else spelt)
+    return frame.with_columns(read)
 
 
 def _diagnose(path: Path, name: str, error: Exception) -> str:

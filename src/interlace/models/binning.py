@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from interlace.data.columns import (
-    GAP_MARKS,
     CategoryColumn,
     DateColumn,
     as_levels,
     fit_column,
+    unread,
 )
 from interlace.data.images import is_image
 from interlace.errors import DataError, Refused
@@ -94,12 +94,12 @@ def codes_of(bins: NumericBins | LevelBins, series: pl.Series, *, party: str) ->
     if isinstance(bins, LevelBins):
         return bins.codes(series)
     codes = bins.codes(bins.values(series))
-    if not codes.any() and not series.dtype.is_numeric():
-        text = as_levels(series).str.to_lowercase().drop_nulls()
-        if not text.is_in([*GAP_MARKS, ""]).all():
+    if not codes.any():
+        lost, known = unread(series, dates=bins.dates, spelling=bins.spelling)
+        if lost:
             raise DataError(
-                f"none of its values ({series.dtype.base_type()}) can be read as what it was in "
-                "training",
+                f"none of its {known:,} values ({series.dtype.base_type()}) can be read as what it "
+                "was in training",
                 party=party,
                 column=bins.name,
                 way_out="Give the column in the form that it had in the training table.",
