@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -509,3 +510,47 @@ def test_no_method_comes_in_as_a_baseline(make_party: Make, contract: Contract) 
     assert "takes no part in 'shared_only'" in asked(only, "agg", ["shared_only"]).reason
     assert asked(only, "agg", "all").state == "approved"
     assert asked({"methods": ["fed_once"]}, "fed_once", "all").state == "approved"
+
+
+def words_of(contract: Contract, *folders: PartyFolder) -> dict[str, str]:
+    """What each of these parties says to a contract, signed, by its name."""
+    said = {folder.name: decide(folder, contract).approval for folder in folders}
+    return {name: word.model_dump_json() for name, word in said.items() if word is not None}
+
+
+def test_a_partner_sees_for_itself_that_all_others_have_approved(
+    make_party: Make, contract: Contract, tables: dict[str, Any]
+) -> None:
+    tables["clinic"] = tables["shop"]
+    three = contract.model_copy(update={"parties": ["bank", "clinic", "shop"]})
+    bank, clinic, shop = (make_party(n, approve=[RULE]) for n in three.parties)
+    words = words_of(three, bank, clinic, shop)
+    run = shop.run(three.run)
+
+    def show(*shown: str) -> None:
+        approval.approved_by_others(shop, run, json.dumps(shown).encode())
+
+    no = approval.refuse(clinic, clinic.run(three.run), "no", by="hand").approval
+    assert no is not None
+    longer = contract.model_copy(update={"parties": three.parties, "seeds": [0, 1]})
+    elsewhere = words_of(longer, clinic)["clinic"]
+    bad = {
+        "does not show that 'clinic' has approved": [words["bank"], words["shop"]],
+        "does not show that 'bank' has approved": [words["clinic"]],
+        "of another contract": [words["bank"], elsewhere],
+        "has refused": [words["bank"], no.model_dump_json()],
+        "not signed by it": [words["bank"], words["clinic"].replace('standing rule"', 'hand"')],
+        "not an approval": [words["bank"], "{}"],
+    }
+    for said, shown in bad.items():
+        with pytest.raises(Refused, match=said):
+            show(*shown)
+    for text in (b"", b"{}", b"[1]", b"\xff", b"[" * 100_000):
+        with pytest.raises(Refused, match="not a list of approvals"):
+            approval.approved_by_others(shop, run, text)
+    noted = [(e.direction, e.operation) for e in Ledger(run.ledger).entries()]
+    assert noted == [("refused", "approvals")] * (len(bad) + 5)
+    assert approval.others_of(run) == []
+    show(*words.values())
+    assert sorted(approval.others_of(run)) == ["bank", "clinic"]
+    assert shop.met == {"bank", "clinic"}

@@ -29,7 +29,7 @@ from interlace.errors import InterlaceError, JobError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.catalogue import entry
 from interlace.sites.account import DAY, Account
-from interlace.sites.contract import Contract
+from interlace.sites.contract import MOST_PARTIES, Contract
 from interlace.sites.folder import PartyFolder, RunFolder, Status
 from interlace.sites.plan import Plan, compared, plan_of
 
@@ -93,6 +93,8 @@ class Approval(BaseModel):
         check(self.party, self.certificate.encode(), self.signature, self.signed, issuer)
 
 
+MOST_SHOWN = MOST_PARTIES * 2**14  # bytes of all parties' approvals
+
 _NOT_YET = "tried again soon"
 
 
@@ -119,6 +121,46 @@ def approved_by(party: str, word: str, contract: Contract, root: bytes) -> Appro
     if (said.party, said.answer) != (party, "approved"):
         raise Refused(f"'{party}' did not sign an approval: '{said.party}' has {said.answer}")
     return said
+
+
+def approved_by_others(folder: PartyFolder, run: RunFolder, words: bytes) -> None:
+    """Make sure that all other parties of a run have approved it, and keep their words.
+
+    Args:
+        folder: The party's that wants to know.
+        run: The run.
+        words: What the driver shows: a list of approvals as JSON.
+
+    Raises:
+        Refused: one is missing or not what it seems. The run's ledger notes it.
+    """
+    contract, root = run.contract, (folder.kit / "startup" / "rootCA.pem").read_bytes()
+    try:
+        shown = {}
+        for word in _listed(words):
+            shown[Approval.read(word).party] = word
+        kept = []
+        for name in contract.parties:
+            if name == folder.name:
+                continue
+            if name not in shown:
+                raise Refused(f"'{contract.active}' does not show that '{name}' has approved")
+            kept.append(approved_by(name, shown[name], contract, root))
+    except Refused:
+        _note_refusal(run, "approvals", contract.active, folder.name)
+        raise
+    keep_others(run, kept)
+
+
+def _listed(words: bytes) -> list[str]:
+    """The texts in a list as JSON, which somebody else wrote."""
+    try:
+        told = json.loads(words) if len(words) <= MOST_SHOWN else None
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, list) or not all(isinstance(word, str) for word in told):
+        raise Refused("this is not a list of approvals")
+    return told
 
 
 def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
@@ -265,6 +307,11 @@ def keep_others(run: RunFolder, approvals: Iterable[Approval]) -> None:
         write_whole(file, approval.model_dump_json(indent=1).encode())
 
 
+def others_of(run: RunFolder) -> list[str]:
+    """The parties whose approval of a run is kept."""
+    return [file.stem for file in (run.path / "approvals").glob("*.json")]
+
+
 def plan_kept(run: RunFolder) -> Plan | None:
     """The disclosure plan that was made before, if one was."""
     file = run.path / "plan.json"
@@ -318,12 +365,16 @@ def _asked_too_often(
         return None
     why = f"'{driver}' has asked '{folder.name}' too often today (`asks_per_day` of its policy)"
     if run.status.reason != why:
-        ledger = Ledger(run.ledger)
-        part = Part(Kind.CONTROL, {})
-        ledger.record("refused", Message("", "ask", driver, folder.name, 0, (part,)), part, "")
-        ledger.close()
+        _note_refusal(run, "ask", driver, folder.name)
         run.note(Status(state="refused", reason=why))
     return Decision("refused", why)
+
+
+def _note_refusal(run: RunFolder, what: str, driver: str, name: str) -> None:
+    """Have the run's ledger note what a driver was refused before anything was answered."""
+    ledger, part = Ledger(run.ledger), Part(Kind.CONTROL, {})
+    ledger.record("refused", Message("", what, driver, name, 0, (part,)), part, "")
+    ledger.close()
 
 
 def _no_such_models(folder: PartyFolder, contract: Contract) -> str | None:

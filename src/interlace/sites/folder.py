@@ -195,6 +195,23 @@ class RunFolder:
         except (FileNotFoundError, ValidationError):
             return Status(state="waiting", doing="asked for, not yet answered")
 
+    def occupy(self, job: str) -> None:
+        """Say that this process carries the run out, as long as it lives, for a job of FLARE's."""
+        fcntl.flock(os.open(self.path, os.O_RDONLY), fcntl.LOCK_SH)  # a later job's may be here too
+        write_whole(self.path / "job", job.encode())
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether a process had begun to carry the run out, and ended before it was over."""
+        status, begun = self.status, self.path / "job"
+        if status.over or not begun.exists() or begun.read_text() != status.job:
+            return False
+        try:
+            with _locked(self.path, fcntl.LOCK_NB):
+                return True
+        except BlockingIOError:
+            return False
+
     def note(self, status: Status) -> None:
         """Keep how it stands."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -314,6 +331,11 @@ class PartyFolder:
         found = (self.root / "runs").glob("*/contract.json")
         for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True):
             yield RunFolder(file.parent)
+
+    @property
+    def met(self) -> set[str]:
+        """The parties whose signed approval of some run is kept here."""
+        return {file.stem for file in self.root.glob("runs/*/approvals/*.json")}
 
     def find(self, name: str | None) -> RunFolder:
         """A run by its name, its job's name, or the beginning of it; without one, the latest.

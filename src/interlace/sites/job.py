@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import logging
 import os
 import secrets
@@ -34,7 +35,7 @@ from interlace.boundary.policy import MOST_HOURS
 from interlace.engines import flare
 from interlace.engines.flare import Aborted
 from interlace.engines.sealed import Identity, Meeting
-from interlace.engines.sites import Answering, Carry, Gate, Sites, sides_in
+from interlace.engines.sites import Answering, Carry, Gate, Sites, Unreachable, sides_in
 from interlace.errors import InterlaceError, JobError, PartyAway, PartyFailed, Refused
 from interlace.federation import Federation
 from interlace.files import write_whole
@@ -48,7 +49,9 @@ from interlace.serve.batch import Outputs, Trained, outputs_in_batches
 from interlace.serve.endpoint import listen, read_token, serve, url_of
 from interlace.serve.online import Scorer
 from interlace.sites.approval import (
+    Approval,
     approved_by,
+    approved_by_others,
     charge_again,
     decide,
     keep_others,
@@ -67,6 +70,10 @@ PREDECESSOR_SECONDS = 120.0
 ABORT_SECONDS = 20.0  # until FLARE has ended this process
 SCORING_PATIENCE = 5.0  # seconds; whoever asks for a score waits less
 LOOK_AGAIN = 1.0  # seconds for which a party's own word is not looked up again
+SHOW_SECONDS = 30.0  # for one try to show a partner the approvals
+
+# The first byte of the one frame that is not sealed: approvals prove by themselves whose they are.
+_WORDS, _TAKEN, _NOT_TAKEN = b"W", b"+", b"-"
 
 SUBMITTER = JobMetaKey.SUBMITTER_NAME.value
 
@@ -113,9 +120,10 @@ class Site:
         self.meeting = Meeting(self.contract.digest, self.job)
         self.identity = Identity.of(self.folder.kit)
         self._gate, self._looked, self._told = Gate("waiting"), float("-inf"), ("", 0.0)
-        self._deciding = threading.Lock()
+        self._deciding, self._counting = threading.Lock(), threading.Lock()
+        self._shown: bool | None = None  # whether all others have approved, once it was looked at
         if self.submitter == self.contract.active:  # nobody else ends what it began
-            write_whole(self.run.path / "job", self.job.encode())
+            self.run.occupy(self.job)
             threading.Thread(target=self._make_way, name="make way", daemon=True).start()
         self.answering: Answering | None = None
         if self.folder.name != self.contract.active:
@@ -124,7 +132,7 @@ class Site:
                 self.contract.active,
                 self.meeting,
                 self.identity,
-                gate=self.gate,
+                gate=self.to_driver,
                 party=self.party,
                 sides=sides_of(self.contract),
             )
@@ -177,6 +185,14 @@ class Site:
                 word = said.approval.model_dump_json() if said.approval else ""
                 self._gate, self._looked = Gate(said.state, said.reason, word), time.monotonic()
             return self._gate
+
+    def to_driver(self) -> Gate:
+        """The gate as the driver meets it, which shows the approvals of all others before its
+        partner's own stands."""
+        gate = self.gate()
+        if gate.state == "approved" and not self._shown:
+            return gate._replace(state="waiting", reason="for the approvals of all others")
+        return gate
 
     def party(self) -> Party:
         """This party, from its own file, in the run's folder.
@@ -269,15 +285,28 @@ class Site:
 
     def _receive(self, frame: bytes) -> bytes:
         with self.silence.broken():
-            return self._answered_to(frame)
+            return self._see(frame[1:]) if frame[:1] == _WORDS else self._answered_to(frame)
+
+    def _see(self, words: bytes) -> bytes:
+        """Take the approvals of all others, which the driver shows."""
+        with self._deciding:
+            if self._shown is None:  # one look: a driver that means it well shows them as they are
+                try:
+                    approved_by_others(self.folder, self.run, words)
+                    self._shown = True
+                except Refused as e:
+                    log.warning("'%s' drives without all approvals: %s", self.contract.active, e)
+                    self._shown = False
+        return _TAKEN if self._shown else _NOT_TAKEN
 
     def _answered_to(self, frame: bytes) -> bytes:
         assert self.answering is not None
         answer = self.answering.receive(frame)
         party = self._party
-        if self.contract.scores and party is not None and party.boundary.people != self._answered:
-            write_state(self.counts(), Kept(party.boundary.state(), {}))  # before the answer leaves
-            self._answered = party.boundary.people
+        with self._counting:  # an answer that is asked for again leaves no sooner than the count
+            if self.contract.scores and party and party.boundary.people != self._answered:
+                write_state(self.counts(), Kept(party.boundary.state(), {}))
+                self._answered = party.boundary.people
         if self.answering.outcome:
             outcome, reason = self.answering.outcome
             if party is not None:
@@ -309,7 +338,7 @@ class Driver:
     """
 
     def __init__(self, site: Site, carry: Carry, aborted: Aborted = lambda: False) -> None:
-        self.aborted = aborted
+        self.aborted, self.carry = aborted, carry
         self.site, self.contract = site, site.contract
         self.patience = self.contract.wait * 3600
         self.engine = Sites(
@@ -319,11 +348,17 @@ class Driver:
     def go(self) -> str:
         """Greet, wait for all approvals, run, and tell everybody what it came to."""
         state, reason, told = self._tried()
-        if not (self.aborted() and self.site.run.status.state == "stopped"):  # who did has noted it
-            self.site.note(OUTCOMES[state], done=float(state == "finished"), reason=reason)
+        finished, untold = state == "finished", self.engine.joined
+        stopped = self.aborted() and self.site.run.status.state == "stopped"  # who did has noted it
+        if not stopped:
+            yet = _untold(untold) if finished else ""
+            self.site.note(OUTCOMES[state], done=float(finished), reason=reason or yet)
         for name in self.engine.joined:
             with suppress(InterlaceError):
                 self.engine.end(name, state, told)
+                untold.remove(name)
+        if finished and not stopped:
+            self.site.note("finished", done=1.0, reason=_untold(untold))
         if self.aborted():  # by somebody: a job that gave an outcome now would be one that failed
             time.sleep(ABORT_SECONDS)
         return state
@@ -373,7 +408,7 @@ class Driver:
             gate = self.engine.state(name) if name in self.contract.passive else self.site.gate()
             if gate.state == "refused":
                 raise _declined(name, gate)
-            if gate.state == "approved":
+            if gate.word:
                 words.append(approved_by(name, gate.word, self.contract, root))
                 waiting.remove(name)
                 continue
@@ -384,7 +419,31 @@ class Driver:
             self.site.note("waiting", f"for {' and '.join(waiting)} to approve")
             time.sleep(ASK_AGAIN)
             waiting.append(waiting.pop(0))
-        keep_others(self.site.run, words)
+        keep_others(self.site.run, [word for word in words if word.party != self.site.folder.name])
+        for name in self.contract.passive:
+            self._show(name, words)
+
+    def _show(self, name: str, words: list[Approval]) -> None:
+        """Show a partner that all others have approved: it answers nothing before.
+
+        Raises:
+            PartyAway: it cannot be reached.
+            Refused: it is not convinced.
+        """
+        frame = _WORDS + json.dumps([word.model_dump_json() for word in words]).encode()
+        since = time.monotonic()
+        while True:
+            try:
+                taken = self.carry(name, frame, SHOW_SECONDS)
+                break
+            except Unreachable as e:
+                if time.monotonic() - since > self.patience:
+                    raise PartyAway(name, "the approvals", f"it cannot be reached ({e})") from None
+                time.sleep(ASK_AGAIN)
+        if taken != _TAKEN:
+            raise Refused(
+                f"'{name}' does not take the approvals of all others for such; its own log says why"
+            )
 
     def _score(self) -> None:
         """Answer questions about people over HTTP until the job is ended.
@@ -523,6 +582,13 @@ def trainings_of(contract: Contract) -> int:
     if contract.scores:
         return 0
     return len(contract.seeds) * (1 + len(runner.compared(job_of(contract)))) + 1
+
+
+def _untold(names: list[str]) -> str:
+    """What is left to do once a run is finished, or nothing."""
+    if not names:
+        return ""
+    return f"{', '.join(names)} did not hear yet that it is finished; submit the job again for that"
 
 
 def _declined(name: str, gate: Gate) -> Refused:

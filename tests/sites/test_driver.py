@@ -1,0 +1,164 @@
+"""What the driver's process owes its partners before they answer, and once the run is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from interlace.boundary import Kind, Ledger
+from interlace.engines.sites import Unreachable
+from interlace.party import RunSide
+from interlace.sites import approval
+from interlace.sites.contract import Contract
+from interlace.sites.folder import ENVIRONMENT, PartyFolder
+from interlace.sites.plan import Leaving, Plan
+
+pytest.importorskip("nvflare")
+
+from interlace.sites import job
+from interlace.sites.job import Driver, Site
+
+pytestmark = pytest.mark.flare
+
+Make = Callable[..., PartyFolder]
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Callable[[PartyFolder, Contract], Site]:
+    """Start a party's process of a run, without FLARE around it."""
+
+    def made_up(folder: PartyFolder, contract: Contract) -> Plan:
+        leaves = {Kind.CONTROL: Leaving(messages=10, bytes=10_000)}
+        return Plan(run=contract.run, party=folder.name, leaves=leaves)
+
+    monkeypatch.setattr(approval, "plan_of", made_up)
+    monkeypatch.setattr(job, "ASK_AGAIN", 0.01)
+    monkeypatch.setattr(job, "warm_up", lambda: None)
+    monkeypatch.setattr(Site, "_make_way", lambda _site: None)
+
+    def start(folder: PartyFolder, contract: Contract) -> Site:
+        app = folder.root / "app"
+        (app / "config").mkdir(parents=True, exist_ok=True)
+        (app / job.CONTRACT).write_text(contract.text)
+        engine = SimpleNamespace(get_cell=lambda: None)
+        about: dict[str, Any] = {
+            job.FLContextKey.JOB_META: {job.SUBMITTER: "bank"},
+            job.FLContextKey.WORKSPACE_OBJECT: SimpleNamespace(get_app_dir=lambda _job: str(app)),
+        }
+        context = SimpleNamespace(
+            get_job_id=lambda: "one", get_prop=about.get, get_engine=lambda: engine
+        )
+        monkeypatch.setattr(job, "collab", SimpleNamespace(fl_ctx=context))
+        monkeypatch.setenv(ENVIRONMENT, str(folder.root))
+        made = Site()
+        made.start()
+        return made
+
+    return start
+
+
+class Meets(Driver):
+    """A driver that asks its partner for a little, and has trained nothing."""
+
+    def _run(self) -> None:
+        self.engine.open("run", RunSide, "shop", "bank")
+
+
+class Lies(Meets):
+    """One that begins without showing who has approved."""
+
+    def _show(self, name: str, words: list[Any]) -> None:
+        pass
+
+
+@pytest.fixture
+def both(process: Any, make_party: Make, contract: Contract) -> tuple[Site, Site]:
+    """The processes of the bank, which drives, and of the shop."""
+    bank, shop = (make_party(n, approve=[{"drivers": ["bank"]}]) for n in contract.parties)
+    return process(bank, contract), process(shop, contract)
+
+
+def test_a_partner_answers_nothing_before_it_has_seen_that_all_have_approved(both: Any) -> None:
+    bank, shop = both
+    lies = Lies(bank, lambda _name, frame, _seconds: shop._receive(frame))
+    assert lies.go() == "refused"
+    assert "'shop' has not approved this run (waiting)" in bank.run.status.reason
+    assert shop._party is None
+
+
+def test_a_partner_that_has_seen_it_answers_and_keeps_the_proof(both: Any) -> None:
+    bank, shop = both
+    assert Meets(bank, lambda _name, frame, _seconds: shop._receive(frame)).go() == "finished"
+    assert (bank.run.status.state, bank.run.status.reason) == ("finished", "")
+    assert shop.run.status.state == "finished"
+    assert approval.others_of(shop.run) == ["bank"]
+    assert approval.others_of(bank.run) == ["shop"]
+
+
+def test_who_was_shown_too_little_once_stays_with_it(both: Any) -> None:
+    bank, shop = both
+    assert shop._receive(b"W[]") == b"-"
+    refused = Meets(bank, lambda _name, frame, _seconds: shop._receive(frame))
+    assert refused.go() == "refused"
+    assert "'shop' does not take the approvals" in bank.run.status.reason
+    assert [e.operation for e in Ledger(shop.run.ledger).entries()] == ["approvals"]
+
+
+def test_a_partner_that_cannot_be_shown_it_is_away(both: Any) -> None:
+    bank, shop = both
+
+    def carry(_name: str, frame: bytes, _seconds: float) -> bytes:
+        if frame[:1] == b"W":
+            raise Unreachable("lost")
+        return shop._receive(frame)
+
+    away = Meets(bank, carry)
+    away.patience = 0.0
+    assert away.go() == "paused"
+    assert "'shop' could not answer 'the approvals'" in bank.run.status.reason
+
+
+def test_a_run_whose_end_a_partner_did_not_hear_says_so_until_it_is_told(both: Any) -> None:
+    bank, shop = both
+
+    class Deaf(Meets):
+        def _run(self) -> None:
+            super()._run()
+            self.engine.patience = 0.0
+
+            def carry(_name: str, _frame: bytes, _seconds: float) -> bytes:
+                raise Unreachable("lost")
+
+            self.engine.carry = carry
+
+    assert Deaf(bank, lambda _name, frame, _seconds: shop._receive(frame)).go() == "finished"
+    assert bank.run.status.state == "finished"
+    assert "shop did not hear yet" in bank.run.status.reason
+    assert shop.run.status.state == "running"
+
+
+def test_how_many_were_answered_for_is_written_by_one_thread_at_a_time(
+    both: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver may ask for an answer again while the count of it is written."""
+    shop = both[1]
+    shop.contract = shop.contract.to_score(9, 0)
+    shop.answering = SimpleNamespace(receive=lambda frame: frame, outcome=())
+    party = shop._party = SimpleNamespace(progress=("", 0.0))
+    party.boundary = SimpleNamespace(people=3, state=dict)
+    writing: list[int] = []
+
+    def slowly(_folder: object, _state: object) -> None:
+        writing.append(1)
+        time.sleep(0.2)
+        writing.append(-1)
+
+    monkeypatch.setattr(job, "write_state", slowly)
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(shop._answered_to, [b"same", b"same"])) == [b"same", b"same"]
+    assert writing == [1, -1]
