@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,68 @@ def test_an_approval_is_taken_back_by_stop(call: Any, asked: Any) -> None:
     assert "is refused already" in again.output
 
 
+def test_where_several_runs_are_open_a_name_is_due(
+    call: Any, asked: Any, contract: Contract
+) -> None:
+    shop, first = asked
+    second = contract.model_copy(update={"name": "second"})
+    shop.run(second.run).keep(second)
+    for verb in (["approve", "--yes"], ["refuse", "--why", "no"], ["stop"]):
+        done = call(*verb, "--party", shop.root)
+        assert done.exit_code == 2
+        assert first.name in done.output
+        assert second.run in done.output
+    assert not any(map(approval.answer_of, shop.runs()))
+    assert call("approve", "second", "--yes", "--party", shop.root).exit_code == 0
+    done = call("approve", "--yes", "--party", shop.root)  # the only one without an answer
+    assert done.exit_code == 0, done.output
+    assert approval.answer_of(first) is not None
+
+
+def test_a_run_whose_process_ended_is_said_to_stand_still(
+    call: Any, make_party: Make, contract: Contract, asked: Any
+) -> None:
+    for folder, said in (
+        (asked[0], "stands still until 'bank' submits it again"),
+        (make_party("bank"), "it goes on by `interlace submit` again"),
+    ):
+        run = folder.run(contract.run)
+        run.keep(contract)
+        run.note(Status(state="running", doing="epoch 3", job="one"))
+        holds = f"""
+import sys, pathlib
+from interlace.sites.folder import RunFolder
+RunFolder(pathlib.Path({str(run.path)!r})).occupy("one")
+print("there", flush=True)
+sys.stdin.read()
+"""
+        with subprocess.Popen(
+            [sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "there\n"
+            assert not run.stands_still
+            assert "epoch 3" in call("status", "--party", folder.root).output
+            process.kill()
+        assert run.stands_still
+        for arguments in ([], [run.name]):
+            output = call("status", *arguments, "--party", folder.root).output
+            assert said in " ".join(output.split())
+        run.note(Status(state="running", job="two"))  # handed in again, and not begun
+        assert not run.stands_still
+        run.note(Status(state="finished", job="one"))
+        assert not run.stands_still
+
+
+def test_certificates_that_are_not_there_are_missed_before_anything_is_asked(
+    call: Any, make_party: Make
+) -> None:
+    done = call("party", "install", "none.zip", "--party", make_party("shop").root, input="x\n")
+    assert done.exit_code == 2
+    assert "there is no file none.zip" in done.output
+    assert "fingerprint" not in done.output
+
+
 def test_the_kill_switch(call: Any, asked: Any) -> None:
     shop, _ = asked
     assert call("party", "stop", "--party", shop.root).exit_code == 0
@@ -193,13 +256,93 @@ def test_without_flare_the_error_names_the_extra(
     assert "pip install 'interlace[flare]'" in done.output
 
 
+def submitting(
+    make_party: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *up: str, job: str = "one"
+) -> PartyFolder:
+    """A bank with a job to submit, and a server that is connected to these sites."""
+    from interlace.sites import submission
+
+    (tmp_path / "job.yaml").write_text(OF_THE_BANK)
+    monkeypatch.setattr(submission, "connected", lambda _kit: up or ("bank", "shop"))
+    monkeypatch.setattr(submission, "submit", lambda _folder, _contract: job)
+    bank = make_party("bank")
+    bank.user.mkdir(exist_ok=True)
+    return bank
+
+
+@pytest.mark.flare
+def test_a_party_of_whom_nobody_has_heard_is_refused_and_the_nearest_named(
+    call: Any, make_party: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = submitting(make_party, tmp_path, monkeypatch, "bank", "clinic", "shop")
+    (tmp_path / "job.yaml").write_text(OF_THE_BANK.replace("shop", "shopp"))
+    for arguments in (["--yes"], ["--yes", "--detach"]):
+        done = call("submit", "job.yaml", "--party", bank.root, *arguments)
+        assert done.exit_code == 2
+        said = " ".join(done.output.split())
+        assert "no site called 'shopp' is up" in said
+        assert "did you mean 'shop'? There are: bank, clinic, shop." in said
+    assert list(bank.runs()) == []
+
+
+@pytest.mark.flare
+def test_who_has_answered_before_and_is_away_is_waited_for(
+    call: Any, make_party: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = submitting(make_party, tmp_path, monkeypatch, "bank")
+    kept = bank.run("earlier").path / "approvals"
+    kept.mkdir(parents=True)
+    (kept / "shop.json").write_text("{}")
+    done = call("submit", "job.yaml", "--party", bank.root, "--yes", "--detach")
+    assert done.exit_code == 0, done.output
+    assert "Not up now, and waited for up to 24 hours: shop" in done.output
+    said = call("status", "--party", bank.root).output
+    assert "for the site of shop to be up" in said
+
+
+@pytest.mark.flare
+def test_a_run_that_is_handed_in_says_for_whom_it_waits(
+    call: Any, make_party: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = submitting(make_party, tmp_path, monkeypatch)
+    submit = ("submit", "job.yaml", "--party", bank.root, "--yes", "--detach")
+    assert "Now it is for shop: interlace approve small-" in call(*submit).output
+    run = bank.find(None)
+    assert run.status.state == "waiting"
+    assert "for shop to approve" in call("status", "--party", bank.root).output
+    assert "It is under way: waiting for shop to approve" in call(*submit).output
+    run.note(Status(state="paused", done=0.5, job="before"))
+    (run.path / "approvals").mkdir()
+    (run.path / "approvals" / "shop.json").write_text("{}")
+    assert "All have approved it before" in call(*submit).output
+    assert (run.status.state, run.status.job, run.status.done) == ("waiting", "one", 0.5)
+    run.note(Status(state="refused", job="before"))
+    assert "Now it is for shop" in call(*submit).output
+
+
+@pytest.mark.flare
+def test_a_job_that_is_finished_is_not_handed_in_again(
+    call: Any, make_party: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = submitting(make_party, tmp_path, monkeypatch)
+    submit = ("submit", "job.yaml", "--party", bank.root, "--yes", "--detach")
+    call(*submit)
+    run = bank.find(None)
+    run.note(Status(state="finished", done=1.0, job="one"))
+    done = call(*submit)
+    assert done.exit_code == 0
+    assert f"interlace results {run.name}" in done.output
+    assert "give the job another `name`" in " ".join(done.output.split())
+    assert "approve" not in done.output
+    run.note(Status(state="finished", done=1.0, reason="shop did not hear yet"))
+    assert "Handed in" in call(*submit).output
+
+
 @pytest.mark.flare
 def test_a_job_that_its_own_party_declines_leaves_no_run(
-    call: Any, make_party: Make, tmp_path: Path
+    call: Any, make_party: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "job.yaml").write_text(OF_THE_BANK)
-    bank = make_party("bank")
-    bank.user.mkdir()
+    bank = submitting(make_party, tmp_path, monkeypatch)
     done = call("submit", "job.yaml", "--party", bank.root, input="n\n")
     assert done.exit_code == 1
     assert "Approve this for your own party" in done.output
@@ -412,6 +555,7 @@ def test_where_nobody_can_be_asked_the_way_out_is_said(call: Any, asked: Any) ->
     assert silent.exit_code == 2
     assert "say --yes" in silent.output
     assert approval.answer_of(run) is None
+    Path("shop.zip").touch()
     install = call("party", "install", "shop.zip", "--party", shop.root, input="")
     assert install.exit_code == 2
     assert "say --fingerprint" in install.output

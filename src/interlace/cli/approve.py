@@ -7,16 +7,17 @@ from rich.text import Text
 from interlace.cli.console import say, show
 from interlace.cli.sites import (
     FolderOption,
-    RunArgument,
+    OpenRunArgument,
     Yes,
     confirm,
     opened,
     show_contract,
     show_plan,
+    the_one,
 )
 
 
-def approve(run: RunArgument = None, party: FolderOption = None, yes: Yes = False) -> None:
+def approve(run: OpenRunArgument = None, party: FolderOption = None, yes: Yes = False) -> None:
     """Approve a run that this party was asked for.
 
         interlace approve
@@ -32,7 +33,9 @@ def approve(run: RunArgument = None, party: FolderOption = None, yes: Yes = Fals
     from interlace.sites import approval
 
     folder = opened(party)
-    asked = folder.find(run)
+    asked = the_one(
+        folder, run, lambda one: not one.status.over and approval.answer_of(one) is None
+    )
     approval.make_sure_open(asked)
     show_contract(asked.contract)
     say("Rehearsing …")

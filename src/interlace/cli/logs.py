@@ -9,6 +9,7 @@ import typer
 
 from interlace.cli.console import legible, say, show
 from interlace.cli.sites import FolderOption, RunArgument, opened
+from interlace.cli.status import stands_still
 
 
 def logs(
@@ -22,7 +23,8 @@ def logs(
 
     What comes out: the lines of the run's `log.txt`; with --follow until the run is over.
     """
-    one = opened(party).find(run)
+    folder = opened(party)
+    one, hint = folder.find(run), ""
     if not one.log.exists() or not one.log.stat().st_size:
         say(f"{one.name} has said nothing here; `interlace status {one.name}` says how it stands")
         if not follow:
@@ -38,4 +40,7 @@ def logs(
                 show(legible(text.rstrip("\n")))
         if not follow or one.status.over:
             return
+        if (now := stands_still(folder, one)) != hint:
+            say(now or "It goes on.")
+            hint = now
         time.sleep(1.0)

@@ -135,6 +135,8 @@ def install(
     from interlace.sites import provision
 
     folder = opened(party)
+    if not certificates.is_file():
+        raise JobError(f"there is no file {certificates}")
     if fingerprint is None:
         question = "The root's fingerprint, as the coordinator reads it out"
         fingerprint = prompt(question, "--fingerprint")

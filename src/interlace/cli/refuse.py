@@ -8,12 +8,12 @@ import typer
 from rich.text import Text
 
 from interlace.cli.console import show
-from interlace.cli.sites import FolderOption, RunArgument, opened
+from interlace.cli.sites import FolderOption, OpenRunArgument, opened, the_one
 
 
 def refuse(
     why: Annotated[str, typer.Option(help="The reason; the driver is told it.")],
-    run: RunArgument = None,
+    run: OpenRunArgument = None,
     party: FolderOption = None,
 ) -> None:
     """Refuse a run, or take an approval back: the run ends for all its parties.
@@ -25,6 +25,6 @@ def refuse(
     from interlace.sites import approval
 
     folder = opened(party)
-    asked = folder.find(run)
+    asked = the_one(folder, run, lambda one: not one.status.over)
     approval.refuse(folder, asked, why, by="hand")
     show(Text.assemble(("refused  ", "bold red"), asked.name))

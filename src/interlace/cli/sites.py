@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,7 @@ from interlace.errors import JobError
 if TYPE_CHECKING:
     from interlace.boundary import Policy
     from interlace.sites.contract import Contract
-    from interlace.sites.folder import PartyFolder
+    from interlace.sites.folder import PartyFolder, RunFolder
     from interlace.sites.plan import Plan
 
 FolderOption = Annotated[
@@ -41,6 +41,10 @@ RunArgument = Annotated[
     str | None,
     typer.Argument(help="The run, or how its name begins; by default the latest."),
 ]
+OpenRunArgument = Annotated[
+    str | None,
+    typer.Argument(help="The run, or how its name begins; to be said where several are open."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -49,6 +53,18 @@ def opened(folder: Path | None) -> PartyFolder:
     from interlace.sites.folder import here
 
     return here(folder)
+
+
+def the_one(folder: PartyFolder, name: str | None, fits: Callable[[RunFolder], bool]) -> RunFolder:
+    """The run that is named; without a name the only one that fits, or where none does the latest.
+
+    Raises:
+        JobError: there is none of that name, or none is named and several fit.
+    """
+    open_ = [run for run in folder.runs() if fits(run)] if name is None else []
+    if len(open_) > 1:
+        raise JobError(f"several runs are open, so say which: {', '.join(r.name for r in open_)}")
+    return open_[0] if open_ else folder.find(name)
 
 
 def confirm(question: str) -> None:

@@ -11,7 +11,7 @@ from interlace.cli.console import say, show, table
 from interlace.cli.sites import FolderOption, RunArgument, opened, show_contract
 
 if TYPE_CHECKING:
-    from interlace.sites.folder import Status
+    from interlace.sites.folder import PartyFolder, RunFolder, Status
 
 _COLOURS = {"finished": "green", "running": "cyan", "approved": "cyan", "waiting": "yellow"}
 
@@ -36,7 +36,8 @@ def status(run: RunArgument = None, party: FolderOption = None) -> None:
             f"'{folder.name}' is {'up' if up else 'not up'}"
             + (", and has stopped everything" if folder.stopped else "")
         )
-        made = table("run", "driven by", "stands", "done", "left")
+        made = table("run", "driven by", "stands", "done", "left", "")
+        made.columns[-1].justify = "left"
         for one in folder.runs():
             now = one.status
             made.add_row(
@@ -45,6 +46,7 @@ def status(run: RunArgument = None, party: FolderOption = None) -> None:
                 Text(now.state, style=_COLOURS.get(now.state, "red")),
                 percent(now.done),
                 _left(now),
+                stands_still(folder, one) or now.doing or now.reason,
             )
         show(made if made.row_count else "nobody has asked for a run yet")
         return
@@ -56,11 +58,26 @@ def status(run: RunArgument = None, party: FolderOption = None) -> None:
         f"  doing     {now.doing or '–'}",
         f"  done      {percent(now.done)}, left {_left(now)}",
     )
-    if now.reason:
-        show(f"  reason    {now.reason}")
+    if reason := stands_still(folder, one) or now.reason:
+        show(f"  reason    {reason}")
     given = approval.answer_of(one)
     show(f"  answer    {f'{given.answer} by {given.by}, {given.time}' if given else 'none yet'}")
     show(f"  told      {_ago(now.updated)}", f"  folder    {one.path}")
+
+
+def stands_still(folder: PartyFolder, run: RunFolder) -> str:
+    """What to do about a run whose process ended before it was over, or nothing."""
+    if not run.stands_still:
+        return ""
+    if folder.name != run.contract.active:
+        return f"stands still until '{run.contract.active}' submits it again"
+    return f"stands still, since its process ended; it goes on by `interlace {verb_of(run)}` again"
+
+
+def verb_of(run: RunFolder) -> str:
+    """The command that asks for such a run, and goes on with it."""
+    scores = run.contract.scores
+    return "submit" if scores is None else "predict" if scores.batch else "serve"
 
 
 def _left(status: Status) -> str:

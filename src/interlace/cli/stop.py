@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.text import Text
 
 from interlace.cli.console import say, show
-from interlace.cli.sites import FolderOption, RunArgument, opened
+from interlace.cli.sites import FolderOption, OpenRunArgument, opened, the_one
+from interlace.cli.status import verb_of
 
 
-def stop(run: RunArgument = None, party: FolderOption = None) -> None:
+def stop(run: OpenRunArgument = None, party: FolderOption = None) -> None:
     """End a run, from any party.
 
         interlace stop credit-1a2b3c4d
@@ -21,11 +22,10 @@ def stop(run: RunArgument = None, party: FolderOption = None) -> None:
     from interlace.sites import approval
 
     folder = opened(party)
-    one = folder.find(run)
-    now, scores = one.status, one.contract.scores
+    one = the_one(folder, run, lambda one: not one.status.over)
+    now, verb = one.status, verb_of(one)
     if now.over:
         raise JobError(f"'{one.name}' is {now.state} already")
-    verb = "submit" if scores is None else "predict" if scores.batch else "serve"
     if folder.name == one.contract.active and now.job and folder.user.exists():
         from interlace.sites import submission
 

@@ -52,6 +52,13 @@ def submit(
             "party would refuse it from anybody else"
         )
     run = folder.run(contract.run)
+    if run.status.state == "finished" and not run.status.reason:  # else somebody is yet to hear it
+        show(Text.assemble(("finished  ", "bold green"), run.name))
+        say(
+            f"`interlace results {run.name}` shows what it came to. To run the same anew, give the "
+            f"job another `name`: {job} as it is names this run"
+        )
+        return
     number = hand_in(folder, contract, yes=yes)
     if detach:
         return
@@ -96,9 +103,12 @@ def may_score(folder: PartyFolder, agreed: Contract) -> None:
 
 def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
     """Have the own party approve a contract, and hand it in; gives FLARE's name of the job."""
+    from interlace.report.words import listed
     from interlace.sites import approval, submission
+    from interlace.sites.folder import Status
 
-    run = folder.run(contract.run)
+    down, run = submission.away(folder, contract), folder.run(contract.run)
+    before = run.status
     new = not (run.path / "contract.json").exists()
     run.keep(contract)
     show_contract(contract)
@@ -115,9 +125,21 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
                 shutil.rmtree(run.path)
             raise
     number = submission.submit(folder, contract)
-    run.note(run.status.model_copy(update={"job": number, "reason": ""}))
-    others = ", ".join(name for name in contract.parties if name != folder.name)
-    say(f"Handed in. Now it is for {others}: interlace approve {run.name}")
+    if run.status.job == number:
+        say(f"It is under way: {run.status.state} {run.status.doing}")
+        return number
+    said = [] if before.state == "refused" else approval.others_of(run)
+    due = [name for name in contract.parties if name not in (folder.name, *said)]
+    if due:
+        doing = f"for {listed(due)} to approve"
+        say(f"Handed in. Now it is for {listed(due)}: interlace approve {run.name}")
+    else:
+        doing = "for its sites to begin"
+        say("Handed in. All have approved it before")
+    if down:
+        doing = f"for the site of {listed(down)} to be up"
+        say(f"Not up now, and waited for up to {contract.wait:g} hours: {listed(down)}")
+    run.note(Status(state="waiting", doing=doing, done=before.done, job=number))
     return number
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from interlace.data.suggest import nearest
 from interlace.errors import InterlaceError, JobError
 from interlace.sites import NOT_INSTALLED
 from interlace.sites.contract import Contract
@@ -73,6 +74,28 @@ def connected(kit: Path) -> list[str]:
     """The sites that the server is connected to now."""
     with session(kit) as server:
         return [client.name for client in server.get_system_info().client_info]
+
+
+def away(folder: PartyFolder, contract: Contract) -> list[str]:
+    """Those of a contract's parties that the server is not connected to now.
+
+    Raises:
+        JobError: a party is away of whom this one has never had a signed word: it would be waited
+            for, and the name may be nobody's.
+        InterlaceError: the server cannot be reached.
+    """
+    here = set(connected(folder.user))
+    known = here | folder.met | {folder.name}
+    for name in contract.parties:
+        if name not in known:
+            meant = nearest(name, known - {folder.name})
+            raise JobError(
+                f"no site called '{name}' is up, nor has one ever taken part in a run with "
+                f"'{folder.name}'{f'; did you mean {meant!r}?' if meant else '.'} There are: "
+                f"{', '.join(sorted(known))}. If the name is right, have that site come up "
+                "first (`interlace party up` there)"
+            )
+    return [name for name in contract.parties if name not in here]
 
 
 def _submit(server: Session, contract: Contract) -> str:
