@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -597,17 +597,17 @@ def test_a_training_that_is_resumed_has_lost_nothing_that_was_posted(
 
     method = {"epochs": 3, "batch_size": 16, "validation": 0.0}
     whole = SplitVFL(**method).fit(federation("one"), checkpoint="whole")
-    step, steps = SplitVFL._step, iter(range(7))  # 5 batches make an epoch
+    losses, steps = SplitVFL._losses, iter(range(7))  # 5 batches make an epoch
 
-    def failing(self: SplitVFL, *args: Any) -> Tensor:
+    def failing(self: SplitVFL, *args: Any) -> tuple[Tensor, Tensor]:
         if next(steps, None) is None:
             raise KeyboardInterrupt
-        return cast("Tensor", step(self, *args))
+        return losses(self, *args)
 
-    monkeypatch.setattr(SplitVFL, "_step", failing)
+    monkeypatch.setattr(SplitVFL, "_losses", failing)
     with pytest.raises(KeyboardInterrupt):
         SplitVFL(**method).fit(federation("two"), checkpoint="cut")
-    monkeypatch.setattr(SplitVFL, "_step", step)
+    monkeypatch.setattr(SplitVFL, "_losses", losses)
     resumed = SplitVFL(**method).fit(federation("three"), checkpoint="cut")
     assert [e.number for e in resumed.history_] == [1, 2, 3]
     for a, b in zip(whole.top_.parameters(), resumed.top_.parameters(), strict=True):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from interlace import Federation, Party, Policy
 from interlace.errors import (
@@ -25,8 +26,9 @@ from interlace.errors import (
 from interlace.methods import AggVFL, SplitVFL
 from interlace.methods.base import batches, shuffled
 from interlace.methods.catalogue import build_method
-from interlace.methods.vertical.split import SplitSide
+from interlace.methods.vertical.split import Batch, SplitSide
 from interlace.models import BottomSpec, Optimisation
+from interlace.party import Peer
 
 SMALL = BottomSpec(hidden=(16,), width=8)
 FAST = Optimisation(learning_rate=5e-3)
@@ -140,6 +142,33 @@ def test_the_transcript_is_the_protocol(breast: Any) -> None:
         (down, "recall", "control", ""),
         (up, "recall", "control", ""),
     ]
+
+
+@pytest.mark.parametrize("name", ["split", "agg", "fedcvt", "transfer", "entity_augmentation"])
+def test_partners_are_asked_for_the_next_batch_before_the_active_party_learns(
+    breast: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = breast()
+    method = {"epochs": 2, "batch_size": 256, "validation": 0.0, "patience": None}
+    model, events = build_method(name, method), []
+    start = Peer.start
+
+    def noted(peer: Peer, op: Any, *args: Any, **kwargs: Any) -> Any:
+        if op is SplitSide.forward:
+            events.append("ask")
+        return start(peer, op, *args, **kwargs)
+
+    monkeypatch.setattr(Peer, "start", noted)
+    hook = register_optimizer_step_pre_hook(
+        lambda optimiser, *_: events.append("learn") if optimiser is model.own_.optimiser else None
+    )
+    try:
+        model.fit(fed)
+    finally:
+        hook.remove()
+    batches = events.count("learn") // 2
+    assert batches > 1
+    assert events == 2 * ["ask", *(batches - 1) * ["ask", "learn"], "learn"]
 
 
 def test_both_ledgers_tell_the_same(breast: Any) -> None:
@@ -661,7 +690,7 @@ def test_a_wrong_answer_is_refused(
     people = fed.shared().labelled()
     where = {"vendor": fed.positions("vendor", people.rows[:32])}
     with pytest.raises((Refused, PolicyError), match=complaint):
-        model._step(people, where, torch.from_numpy(people.rows[:32]), people.y[:32])
+        model._learn(people, [Batch(where, torch.from_numpy(people.rows[:32]), people.y[:32])])
     for before, after in zip(top, model.top_.parameters(), strict=True):
         assert torch.equal(before, after)
 

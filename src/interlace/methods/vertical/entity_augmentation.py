@@ -23,6 +23,7 @@ rule; the rest is split learning, and ours where they differ.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -44,7 +45,7 @@ from interlace.methods.base import (
     shuffled,
     usual_batch,
 )
-from interlace.methods.vertical.split import SplitSide, SplitVFL
+from interlace.methods.vertical.split import Asked, Batch, SplitSide, SplitVFL
 from interlace.models import seed_for
 from interlace.party import operation
 
@@ -58,6 +59,14 @@ class EntitySide(SplitSide):
     def inputs(self) -> Control:
         """How many columns, or pixels, its bottom model reads."""
         return {"inputs": self.bottom.x[:1].numel()}
+
+
+@dataclass
+class Once(Asked):
+    """A batch of people put together: where each party's part of one stands among the people who
+    are embedded."""
+
+    place: dict[str, Tensor]
 
 
 class EntityAugmentation(SplitVFL):
@@ -120,15 +129,10 @@ class EntityAugmentation(SplitVFL):
                 torch.from_numpy(rows)[in_turn(len(rows), most, fed.seed, k, epoch)]
                 for k, rows in enumerate(people)
             ]
-            total = torch.zeros(())
-            for batch in batches(most, size):
-                some = [rows[batch] for rows in drawn]
-                where = {
-                    name: fed.positions(name, rows.numpy())
-                    for name, rows in zip(self.peers_, some, strict=False)
-                }
-                y = mixed_labels([labels[rows] for rows in some], weights, self.objective_.outputs)
-                total += self._step(fed, where, some[-1], y) * len(y)
+            some = [[rows[batch] for rows in drawn] for batch in batches(most, size)]
+            total = self._learn(
+                fed, (self._put_together(fed, rows, labels, weights) for rows in some)
+            )
             validation = None
             if len(chosen):
                 logits = self._logits(aside, aside.rows)
@@ -148,37 +152,33 @@ class EntityAugmentation(SplitVFL):
         self._settle()
         return self
 
-    def _step(
-        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
-    ) -> Tensor:
-        """One batch of people put together. Whoever stands in several of them is embedded once."""
-        boundary = fed.active.boundary
-        boundary.round += 1
-        seen = {name: first_seen(positions[name]) for name in self.peers_}
-        answers = {
-            name: peer.start(SplitSide.forward, seen[name][0]) for name, peer in self.peers_.items()
+    def _put_together(
+        self, fed: Federation, rows: list[Tensor], labels: Tensor, weights: Tensor
+    ) -> Batch:
+        """A batch of the rows (n,) that each party contributes, with the labels mixed."""
+        where = {
+            name: fed.positions(name, some.numpy())
+            for name, some in zip(self.peers_, rows, strict=False)
         }
-        views, cuts = [], {}
-        for name, (once, place) in seen.items():
-            cut = self._expect(name, answers[name](), len(once))
-            cuts[name] = once, cut.detach().requires_grad_()
-            views.append(cuts[name][1][place])
+        y = mixed_labels([labels[some] for some in rows], weights, self.objective_.outputs)
+        return Batch(where, rows[-1], y)
+
+    def _ask(self, fed: Federation, batch: Batch) -> Asked:
+        """Whoever stands in several of the people put together is embedded once."""
+        seen = {name: first_seen(rows) for name, rows in batch.positions.items()}
+        once = {name: rows for name, (rows, _) in seen.items()}
+        place = {name: where for name, (_, where) in seen.items()}
+        return Once(batch, once, self._start_forward(fed, once), place)
+
+    def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
+        assert isinstance(asked, Once)
+        views = [cut[asked.place[name]] for name, cut in self._came(asked).items()]
         if self.own_ is not None:
-            views.append(self.own_.forward(own))
+            views.append(self.own_.forward(asked.batch.own))
         self.top_.train()
         with self.randomness_.stream():
-            loss = self.objective_.loss(self.top_(views), y)
-        optimisers = self._optimisers()
-        for optimiser in optimisers:
-            optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for name, (once, cut) in cuts.items():
-            assert cut.grad is not None
-            boundary.about(once)
-            self.peers_[name].post(SplitSide.backward, cut.grad)
-        for optimiser in optimisers:
-            optimiser.step()
-        return loss.detach()
+            loss = self.objective_.loss(self.top_(views), asked.batch.y)
+        return loss, loss
 
     def _cast(self, fed: Federation, aside: Rows) -> list[Rows]:
         """Rows of the people whom each party may choose from, the active party last."""

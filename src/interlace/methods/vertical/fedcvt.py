@@ -22,6 +22,7 @@ The loss is that of the three classifiers, L_AB + L_A + L_B, and five terms with
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -35,9 +36,9 @@ from interlace.methods.base import Count, EarlyStopping, Share, Widths
 from interlace.methods.bottom import BottomSide, WholeTableSide
 from interlace.methods.kept import Kept
 from interlace.methods.objective import ClassWeight
-from interlace.methods.vertical.joint import CHUNK, JointTraining
+from interlace.methods.vertical.joint import CHUNK
 from interlace.methods.vertical.missing import attend
-from interlace.methods.vertical.split import SplitSide
+from interlace.methods.vertical.split import Asked, Batch, SplitSide, SplitTraining
 from interlace.models import BottomSpec, Optimisation, mlp, seed_for
 from interlace.party import State
 
@@ -49,7 +50,17 @@ class CrossViewSide(SplitSide, WholeTableSide):
     """What a passive party answers: as in split learning, for its unaligned rows too."""
 
 
-class FedCVT(JointTraining):
+@dataclass
+class Drawn(Asked):
+    """A batch with the people drawn beside it, as :meth:`FedCVT._batch` says."""
+
+    own: Tensor
+    held: Tensor
+    labels: Tensor
+    others: list[tuple[str, Tensor]]
+
+
+class FedCVT(SplitTraining):
     """FedCVT: learning from people with a missing view by estimating it, batch by batch.
 
     For classes, not for regression; for two to many parties with columns; tables and images. Each
@@ -180,45 +191,29 @@ class FedCVT(JointTraining):
 
     # -- one batch ----------------------------------------------------------------------------
 
-    def _step(
-        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
-    ) -> Tensor:
-        boundary = fed.active.boundary
-        boundary.round += 1
-        asked, own_rows, held, labels, others = self._batch(fed, positions, own, y)
-        answers = {
-            name: peer.start(SplitSide.forward, asked[name]) for name, peer in self.peers_.items()
-        }
-        mine = [] if self.own_ is None else [self.own_.forward(own_rows)]
-        cuts = [
-            self._expect(name, answer(), len(asked[name])).detach().requires_grad_()
-            for name, answer in answers.items()
-        ] + mine
+    def _ask(self, fed: Federation, batch: Batch) -> Asked:
+        asked, own, held, labels, others = self._batch(fed, batch)
+        return Drawn(batch, asked, self._start_forward(fed, asked), own, held, labels, others)
+
+    def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
+        assert isinstance(asked, Drawn)
+        mine = [] if self.own_ is None else [self.own_.forward(asked.own)]
+        cuts = [*self._came(asked).values(), *mine]
         views = [
-            torch.zeros(len(held), h.shape[1]).index_copy(0, here.nonzero()[:, 0], h)
-            for h, here in zip(cuts, held.T, strict=True)
+            torch.zeros(len(asked.held), h.shape[1]).index_copy(0, here.nonzero()[:, 0], h)
+            for h, here in zip(cuts, asked.held.T, strict=True)
         ]
-        loss, supervised, agreed = self._loss(views, held, labels, len(y))
-        start = len(y)
-        for name, rows in others:
+        start = len(asked.batch.y)
+        loss, supervised, agreed = self._loss(views, asked.held, asked.labels, start)
+        for name, rows in asked.others:
             stretch = slice(start, start + len(rows))
-            without = labels[stretch] == UNKNOWN
+            without = asked.labels[stretch] == UNKNOWN
             self.verdicts_[name][rows[without]] = agreed[stretch][without]
             start += len(rows)
-        optimisers = self._optimisers()
-        for optimiser in optimisers:
-            optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for (name, peer), cut in zip(self.peers_.items(), cuts, strict=False):
-            assert cut.grad is not None
-            boundary.about(asked[name])
-            peer.post(SplitSide.backward, cut.grad)
-        for optimiser in optimisers:
-            optimiser.step()
-        return supervised
+        return loss, supervised
 
     def _batch(
-        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
+        self, fed: Federation, batch: Batch
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, list[tuple[str, Tensor]]]:
         """People whom all hold, then the active party's others, then each passive party's.
 
@@ -228,11 +223,11 @@ class FedCVT(JointTraining):
             of the active party, positions at a passive one.
         """
         draw = self._generator
-        n, parties = len(y), len(self.peers_) + (self.own_ is not None)
+        n, parties = len(batch.y), len(self.peers_) + (self.own_ is not None)
         some = _draw(len(self._others.rows), n, draw)
         rows = self._others.rows[some.numpy()]
         held = [torch.ones(n, parties, dtype=torch.bool), self._held(fed, rows)]
-        labels = [y, self._other_labels[some]]
+        labels = [batch.y, self._other_labels[some]]
         drawn = [(fed.active.name, torch.from_numpy(rows))]
         asked = {}
         for k, (name, here) in enumerate(zip(self.peers_, held[1].T, strict=False)):
@@ -240,13 +235,13 @@ class FedCVT(JointTraining):
             others = fed.alignment.report.people[name] - shared
             theirs = shared + _draw(others, n, draw)
             where = fed.positions(name, rows[here.numpy()])
-            asked[name] = torch.cat([positions[name], where, theirs])
+            asked[name] = torch.cat([batch.positions[name], where, theirs])
             only = torch.zeros(len(theirs), parties, dtype=torch.bool)
             only[:, k] = True
             held.append(only)
             labels.append(torch.full((len(theirs),), UNKNOWN))
             drawn.append((name, theirs))
-        own_rows = torch.cat([own, torch.from_numpy(rows)])
+        own_rows = torch.cat([batch.own, torch.from_numpy(rows)])
         return asked, own_rows, torch.cat(held), torch.cat(labels), drawn
 
     def _loss(

@@ -14,20 +14,14 @@ from torch import Tensor, nn
 
 from interlace.boundary.control import whole_number
 from interlace.data.labels import LabelPlan
-from interlace.errors import AlignmentError, InterlaceError, Refused
+from interlace.errors import InterlaceError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
-    Clock,
     EarlyStopping,
     Epoch,
     Method,
-    OnEpoch,
-    batches,
     history_from_json,
     history_to_json,
-    keep_aside,
-    shuffled,
-    usual_batch,
     validated,
 )
 from interlace.methods.bottom import (
@@ -46,7 +40,6 @@ from interlace.models import (
     load_training_state,
     seed_for,
     seeded,
-    set_rate,
     training_state,
 )
 from interlace.party import Peer, State, ask_all, read_state, write_state
@@ -277,113 +270,6 @@ class JointModel(Method):
         load_training_state(part("top/"), self.top_, self.optimiser_, self.randomness_)
         self.best_top_ = part("best/") or None
         self.active_.boundary.round = int(meta["round"])
-
-
-class JointTraining(JointModel):
-    """A joint model that is trained batch by batch, with a conversation about each."""
-
-    epochs: int
-    batch_size: int | None
-    validation: float
-    patience: int | None
-
-    def _people(self, federation: Federation) -> Federation:
-        """Whom the method learns from.
-
-        Raises:
-            AlignmentError: fewer than two people are shared by all parties and have a label.
-        """
-        people = federation.shared().labelled()
-        if len(people.rows) < 2:
-            raise AlignmentError(
-                f"{len(people.rows)} people are held by all parties and have a label; "
-                "at least two are needed to learn from"
-            )
-        return people
-
-    def _begin_epoch(self, fed: Federation, epoch: int) -> None:
-        """What there is to do before the batches of an epoch (counted from 0)."""
-
-    @abstractmethod
-    def _step(
-        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
-    ) -> Tensor:
-        """Learn from one batch of people whom all hold. Returns the mean loss.
-
-        Args:
-            fed: The view that is trained on.
-            positions: Where the batch stands in the order shared with each partner.
-            own: Their rows at the active party.
-            y: Their labels.
-        """
-
-    def fit(
-        self,
-        federation: Federation,
-        *,
-        checkpoint: str | None = None,
-        on_epoch: OnEpoch | None = None,
-    ) -> Self:
-        """Learn from the shared, labelled people of a view; see :meth:`Method.fit`."""
-        fed = self._people(federation)
-        self._start(fed)
-        y = fed.y
-        strata = y if self.objective_.task in ("binary", "multiclass") else None
-        train, aside = keep_aside(len(y), self.validation, fed.seed, strata)
-        stopping = EarlyStopping(self.patience)
-        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
-        rate = self.optimisation.learning_rate
-        y_train, y_aside = y[train], y[aside]
-        rows_train, rows_aside = fed.rows[train.numpy()], fed.rows[aside.numpy()]
-        where = {name: fed.positions(name, rows_train) for name in self.peers_}
-        own = torch.from_numpy(rows_train)
-        size = self.batch_size or usual_batch(len(train))
-        clock = Clock()
-        for epoch in range(done, self.epochs):
-            if done and len(aside) and stopping.over(epoch - 1):
-                break
-            rate = self._set_rate(epoch, rate)
-            self._begin_epoch(fed, epoch)
-            total = torch.zeros(())
-            order = shuffled(len(train), fed.seed, epoch)
-            p_order = {name: p[order] for name, p in where.items()}
-            own_order, y_order = own[order], y_train[order]
-            for batch in batches(len(train), size):
-                positions = {name: p[batch] for name, p in p_order.items()}
-                y_batch = y_order[batch]
-                total += self._step(fed, positions, own_order[batch], y_batch) * len(y_batch)
-            validation = None
-            if len(aside):
-                logits = self._logits(fed, rows_aside)
-                validation = self.objective_.loss(logits, y_aside).item()
-                if stopping.better(epoch, validation):
-                    self._keep()
-            record = Epoch(epoch + 1, total.item() / len(train), validation, clock.lap())
-            self.history_.append(record)
-            if checkpoint:
-                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
-            if on_epoch:
-                on_epoch(record)
-            if len(aside) and stopping.over(epoch):
-                break
-        if len(aside):
-            self._recall()
-        self._settle()
-        return self
-
-    def _optimisers(self) -> list[torch.optim.Optimizer]:
-        """Those of the active party's own networks."""
-        own = self.own_.optimiser if self.own_ is not None else None
-        return [o for o in (own, self.optimiser_) if o is not None]
-
-    def _set_rate(self, epoch: int, before: float) -> float:
-        rate = self.optimisation.rate(epoch, self.epochs)
-        if rate != before:
-            for peer in self.peers_.values():
-                peer.post(BottomSide.schedule, {"rate": rate})
-            for optimiser in self._optimisers():
-                set_rate(optimiser, rate)
-        return rate
 
 
 class Joined(nn.Module):

@@ -14,7 +14,8 @@ through its own model::
       │ after every epoch: embed(validation rows), keep or recall the best, checkpoint
 
 Nobody waits for a backward: it travels with the next forward, which the passive party answers once
-it has learnt. So a batch costs one round trip, and the model is that of two.
+it has learnt. So a batch costs one round trip, in which the active party's own networks learn too,
+and the model is that of two.
 
 splitVFL trains a top model on the joined embeddings; aggVFL adds the parties' outputs up and has
 no top model. When the active party has no columns of its own they are the _c variants.
@@ -23,20 +24,34 @@ no top model. When the active party has no columns of its own they are the _c va
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import replace
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from interlace.boundary.kinds import Embedding, Gradient, RowSelection
-from interlace.errors import JobError
+from interlace.errors import AlignmentError, JobError
 from interlace.federation import Federation
-from interlace.methods.base import Count, Share, Widths
+from interlace.methods.base import (
+    Clock,
+    Count,
+    EarlyStopping,
+    Epoch,
+    OnEpoch,
+    Share,
+    Widths,
+    batches,
+    keep_aside,
+    shuffled,
+    usual_batch,
+)
 from interlace.methods.bottom import BottomSide
 from interlace.methods.objective import ClassWeight, Margin, Objective
-from interlace.methods.vertical.joint import Joined, JointTraining
-from interlace.models import BottomSpec, Optimisation, mlp
+from interlace.methods.vertical.joint import Joined, JointModel
+from interlace.models import BottomSpec, Optimisation, mlp, set_rate
 from interlace.party import operation
 
 
@@ -56,42 +71,196 @@ class SplitSide(BottomSide):
         self.bottom.backward(gradient)
 
 
-class _Split(JointTraining):
-    """What splitVFL and aggVFL share: everything but how embeddings become a prediction."""
+class Batch(NamedTuple):
+    """One batch: where its people stand in the order shared with each partner, their rows at the
+    active party, and their labels."""
+
+    positions: dict[str, Tensor]
+    own: Tensor
+    y: Tensor
+
+
+@dataclass
+class Asked:
+    """A batch whose embeddings partners have been asked for.
+
+    Attributes:
+        batch: Which.
+        positions: Whose, of each partner.
+        answers: What waits for them.
+        cuts: The embeddings, once they have come: leaves, at which gradients gather.
+    """
+
+    batch: Batch
+    positions: dict[str, Tensor]
+    answers: dict[str, Callable[[], Tensor]]
+    cuts: dict[str, Tensor] = field(init=False, default_factory=dict)
+
+
+class SplitTraining(JointModel):
+    """A joint model that is trained by split learning, batch by batch.
+
+    A method says what it asks for a batch (:meth:`_ask`) and what the loss of it is
+    (:meth:`_losses`).
+    """
 
     side = SplitSide
+    epochs: int
+    batch_size: int | None
+    validation: float
+    patience: int | None
+
+    def _people(self, federation: Federation) -> Federation:
+        """Whom the method learns from.
+
+        Raises:
+            AlignmentError: fewer than two people are shared by all parties and have a label.
+        """
+        people = federation.shared().labelled()
+        if len(people.rows) < 2:
+            raise AlignmentError(
+                f"{len(people.rows)} people are held by all parties and have a label; "
+                "at least two are needed to learn from"
+            )
+        return people
+
+    def _begin_epoch(self, fed: Federation, epoch: int) -> None:
+        """What there is to do before the batches of an epoch (counted from 0)."""
+
+    def _ask(self, fed: Federation, batch: Batch) -> Asked:
+        """Ask partners for the embeddings of a batch."""
+        return Asked(batch, batch.positions, self._start_forward(fed, batch.positions))
+
+    @abstractmethod
+    def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
+        """The loss of a batch, to learn from and to report (often the same), means over people."""
+
+    def _start_forward(
+        self, fed: Federation, positions: dict[str, Tensor]
+    ) -> dict[str, Callable[[], Tensor]]:
+        """Have partners embed a batch, a round of its own; gives what waits for them."""
+        fed.active.boundary.round += 1
+        return {
+            name: self.peers_[name].start(SplitSide.forward, rows)
+            for name, rows in positions.items()
+        }
+
+    def _came(self, asked: Asked) -> dict[str, Tensor]:
+        """The embeddings that partners were asked for."""
+        asked.cuts = {
+            name: self._expect(name, answer(), len(asked.positions[name])).detach().requires_grad_()
+            for name, answer in asked.answers.items()
+        }
+        return asked.cuts
+
+    def _learn(self, fed: Federation, batches: Iterable[Batch]) -> Tensor:
+        """Learn from batches, one after the other. Returns the sum of the people's losses.
+
+        While the active party's networks learn from a batch its partners do so as well, and embed
+        the next.
+        """
+        total = torch.zeros(())
+        ahead = (self._ask(fed, batch) for batch in batches)
+        asked = next(ahead, None)
+        while asked is not None:
+            loss, reported = self._losses(fed, asked)
+            optimisers = self._optimisers()
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            for name, cut in asked.cuts.items():
+                assert cut.grad is not None
+                fed.active.boundary.about(asked.positions[name])
+                self.peers_[name].post(SplitSide.backward, cut.grad)
+            total += reported.detach() * len(asked.batch.y)
+            asked = next(ahead, None)
+            for optimiser in optimisers:
+                optimiser.step()
+        return total
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        checkpoint: str | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
+        """Learn from the shared, labelled people of a view; see :meth:`Method.fit`."""
+        fed = self._people(federation)
+        self._start(fed)
+        y = fed.y
+        strata = y if self.objective_.task in ("binary", "multiclass") else None
+        train, aside = keep_aside(len(y), self.validation, fed.seed, strata)
+        stopping = EarlyStopping(self.patience)
+        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
+        rate = self.optimisation.learning_rate
+        y_train, y_aside = y[train], y[aside]
+        rows_train, rows_aside = fed.rows[train.numpy()], fed.rows[aside.numpy()]
+        where = {name: fed.positions(name, rows_train) for name in self.peers_}
+        own = torch.from_numpy(rows_train)
+        size = self.batch_size or usual_batch(len(train))
+        clock = Clock()
+        for epoch in range(done, self.epochs):
+            if done and len(aside) and stopping.over(epoch - 1):
+                break
+            rate = self._set_rate(epoch, rate)
+            self._begin_epoch(fed, epoch)
+            order = shuffled(len(train), fed.seed, epoch)
+            some = [order[batch] for batch in batches(len(train), size)]
+            total = self._learn(
+                fed,
+                (
+                    Batch({name: p[rows] for name, p in where.items()}, own[rows], y_train[rows])
+                    for rows in some
+                ),
+            )
+            validation = None
+            if len(aside):
+                logits = self._logits(fed, rows_aside)
+                validation = self.objective_.loss(logits, y_aside).item()
+                if stopping.better(epoch, validation):
+                    self._keep()
+            record = Epoch(epoch + 1, total.item() / len(train), validation, clock.lap())
+            self.history_.append(record)
+            if checkpoint:
+                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
+            if on_epoch:
+                on_epoch(record)
+            if len(aside) and stopping.over(epoch):
+                break
+        if len(aside):
+            self._recall()
+        self._settle()
+        return self
+
+    def _optimisers(self) -> list[torch.optim.Optimizer]:
+        """Those of the active party's own networks."""
+        own = self.own_.optimiser if self.own_ is not None else None
+        return [o for o in (own, self.optimiser_) if o is not None]
+
+    def _set_rate(self, epoch: int, before: float) -> float:
+        rate = self.optimisation.rate(epoch, self.epochs)
+        if rate != before:
+            for peer in self.peers_.values():
+                peer.post(BottomSide.schedule, {"rate": rate})
+            for optimiser in self._optimisers():
+                set_rate(optimiser, rate)
+        return rate
+
+
+class _Split(SplitTraining):
+    """What splitVFL and aggVFL share: everything but how embeddings become a prediction."""
+
     protocol = "split"
 
-    def _step(
-        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
-    ) -> Tensor:
-        """One batch: embeddings in, gradients out. Returns the mean loss."""
-        boundary = fed.active.boundary
-        boundary.round += 1
-        asked = {
-            name: peer.start(SplitSide.forward, positions[name])
-            for name, peer in self.peers_.items()
-        }
-        mine = [] if self.own_ is None else [self.own_.forward(own)]
-        cuts = [
-            self._expect(name, answer(), len(y)).detach().requires_grad_()
-            for name, answer in asked.items()
-        ] + mine
+    def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
+        mine = [] if self.own_ is None else [self.own_.forward(asked.batch.own)]
+        cuts = [*self._came(asked).values(), *mine]
         if not self.top_.training:
             self.top_.train()
         with self.randomness_.stream():
-            loss = self.objective_.loss(self.top_(cuts), y)
-        optimisers = self._optimisers()
-        for optimiser in optimisers:
-            optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for (name, peer), cut in zip(self.peers_.items(), cuts, strict=False):
-            assert cut.grad is not None
-            boundary.about(positions[name])
-            peer.post(SplitSide.backward, cut.grad)
-        for optimiser in optimisers:
-            optimiser.step()
-        return loss.detach()
+            loss = self.objective_.loss(self.top_(cuts), asked.batch.y)
+        return loss, loss
 
 
 class SplitVFL(_Split):

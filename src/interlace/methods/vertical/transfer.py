@@ -34,8 +34,7 @@ from interlace.errors import DataError, JobError
 from interlace.federation import Federation, Rows
 from interlace.methods.base import Count, EarlyStopping, OnEpoch, Share
 from interlace.methods.objective import ClassWeight, Objective
-from interlace.methods.vertical.joint import JointTraining
-from interlace.methods.vertical.split import SplitSide
+from interlace.methods.vertical.split import Asked, SplitTraining
 from interlace.models import BottomSpec, Optimisation, seed_for
 from interlace.party import Party, State
 
@@ -78,7 +77,7 @@ class Translator(nn.Module):
         return self.name(cuts, self.phi)
 
 
-class FederatedTransfer(JointTraining):
+class FederatedTransfer(SplitTraining):
     """Federated transfer learning: all labels of the active party name people by a partner's view.
 
     L = CE(Φ · u_k, y) on shared people + ``alignment`` · mean ‖u_active − u_k‖² / d on the same,
@@ -102,7 +101,6 @@ class FederatedTransfer(JointTraining):
         patience: Stop after that many epochs without a better validation loss; ``None`` never.
     """
 
-    side = SplitSide
     protocol = "transfer"
     top_: Translator
 
@@ -174,42 +172,21 @@ class FederatedTransfer(JointTraining):
         seed = seed_for(fed.seed, "labelled", epoch)
         self._draws = np.random.default_rng(seed)
 
-    def _step(
-        self, fed: Federation, positions: dict[str, Tensor], own: Tensor, y: Tensor
-    ) -> Tensor:
-        """One batch: embeddings in, gradients out. Returns the mean loss of naming."""
-        boundary = fed.active.boundary
-        boundary.round += 1
+    def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
+        """The loss with the parties' distance, and that of naming alone."""
+        own, y = asked.batch.own, asked.batch.y
         assert self.own_ is not None
-        asked = {
-            name: peer.start(SplitSide.forward, positions[name])
-            for name, peer in self.peers_.items()
-        }
         rows, known = self._known
         if len(rows) > MOST:
             some = torch.from_numpy(self._draws.choice(len(rows), MOST, replace=False))
             rows, known = rows[some], known[some]
         mine = self.own_.forward(torch.cat([own, rows]))
-        cuts = [
-            self._expect(name, answer(), len(y)).detach().requires_grad_()
-            for name, answer in asked.items()
-        ]
+        cuts = list(self._came(asked).values())
         phi = translate(mine[len(own) :], known, self.objective_.outputs)
         named = self.objective_.loss(self.top_.name(cuts, phi), y)
         apart = torch.stack([F.mse_loss(mine[: len(own)], cut) for cut in cuts]).mean()
-        loss = named + self.alignment * apart
-        optimisers = self._optimisers()
-        for optimiser in optimisers:
-            optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for (name, peer), cut in zip(self.peers_.items(), cuts, strict=True):
-            assert cut.grad is not None
-            boundary.about(positions[name])
-            peer.post(SplitSide.backward, cut.grad)
-        for optimiser in optimisers:
-            optimiser.step()
         self._stale = True
-        return named.detach()
+        return named + self.alignment * apart, named
 
     def _logits(self, fed: Federation, rows: Rows) -> Tensor:
         self._average()
