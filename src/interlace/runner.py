@@ -54,7 +54,7 @@ from interlace.job.results import (
 from interlace.job.spec import Job, MethodChoice, PartyFile, located, read_job, shown, write_job
 from interlace.methods import Method
 from interlace.methods.base import Epoch
-from interlace.methods.baselines import PooledColumns
+from interlace.methods.baselines import Pooled, PooledColumns
 from interlace.methods.catalogue import AUTO, accepted, build_method, entry, is_horizontal
 from interlace.methods.horizontal.baselines import InOnePlace
 from interlace.methods.horizontal.method import HorizontalMethod
@@ -408,7 +408,7 @@ class _Run:
                     title=about.title,
                     role=role,
                     explanation=about.explanation,
-                    skipped=None if self.horizontal else _why_not(choice.name, federation),
+                    skipped=_why_not(choice.name, federation),
                 )
             )
         return Results(
@@ -564,6 +564,11 @@ def _learnt_something(folder: Path) -> bool:
     )
 
 
+def in_one_place(name: str) -> bool:
+    """Whether a baseline is fitted where all parties' tables are."""
+    return entry(name).role == "in one place" or issubclass(entry(name).make, Pooled)
+
+
 def compared(job: Job) -> list[MethodChoice]:
     """The baselines of a job, each with the method's own settings where it takes them."""
     if job.compare == "none":
@@ -670,6 +675,8 @@ def _apart(sides: Sequence[HorizontalSide], seed: int) -> Apart:
 
 def _why_not(name: str, federation: Federation) -> str | None:
     """Why a baseline cannot be fitted in this federation, or ``None``."""
+    if in_one_place(name) and not isinstance(federation.engine, InProcess):
+        return "tables can be pooled only where one person holds them all"
     if name in ("active_alone", "own_columns") and not federation.active.columns:
         return "the active party has no columns of its own"
     if name == "mean_imputation":

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from interlace.boundary import Kind, Ledger
+from interlace.boundary import Ledger
 from interlace.engines.sites import Unreachable
+from interlace.job.results import Results
 from interlace.party import RunSide
 from interlace.sites import approval
 from interlace.sites.contract import Contract
@@ -33,13 +34,14 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Callable[[PartyFolder, Contract]
     """Start a party's process of a run, without FLARE around it."""
 
     def made_up(folder: PartyFolder, contract: Contract) -> Plan:
-        leaves = {Kind.CONTROL: Leaving(messages=10, bytes=10_000)}
-        return Plan(run=contract.run, party=folder.name, leaves=leaves)
+        leaves = {kind: Leaving(messages=1, bytes=1) for kind in folder.read().policy.allowed}
+        return Plan(run=contract.run, party=folder.name, leaves=leaves, capped=False)
 
     monkeypatch.setattr(approval, "plan_of", made_up)
     monkeypatch.setattr(job, "ASK_AGAIN", 0.01)
     monkeypatch.setattr(job, "warm_up", lambda: None)
     monkeypatch.setattr(Site, "_make_way", lambda _site: None)
+    monkeypatch.setattr(job, "_log_into", lambda _file: None)
 
     def start(folder: PartyFolder, contract: Contract) -> Site:
         app = folder.root / "app"
@@ -140,6 +142,26 @@ def test_a_run_whose_end_a_partner_did_not_hear_says_so_until_it_is_told(both: A
     assert bank.run.status.state == "finished"
     assert "shop did not hear yet" in bank.run.status.reason
     assert shop.run.status.state == "running"
+
+
+def test_what_needs_all_tables_in_one_place_is_left_out_and_not_begun(
+    process: Any, make_party: Make, contract: Contract
+) -> None:
+    compared = {"compare": ["active_alone", "pooled", "mean_imputation"]}
+    contract = Contract.model_validate(contract.model_dump() | compared)
+    bank, shop = (
+        process(make_party(n, approve=[{"drivers": ["bank"]}]), contract) for n in contract.parties
+    )
+    driver = Driver(bank, lambda _name, frame, _seconds: shop._receive(frame))
+    doing: list[str] = []
+    driver._tell = lambda _federation, what, _share: doing.append(what)  # type: ignore[method-assign]
+    assert driver.go() == "finished"
+    models = {m.name: m for m in Results.read(bank.run.path / "results.json").models}
+    for name in ("pooled", "mean_imputation"):
+        assert "only where one person holds them all" in str(models[name].skipped)
+        assert not any(models[name].title in what for what in doing)
+    assert models["active_alone"].fits
+    assert any(models["active_alone"].title in what for what in doing)
 
 
 def test_how_many_were_answered_for_is_written_by_one_thread_at_a_time(

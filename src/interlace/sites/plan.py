@@ -39,7 +39,6 @@ from interlace.engines import InProcess
 from interlace.errors import JobError
 from interlace.job.spec import Job, MethodChoice, PartyFile
 from interlace.methods import Method
-from interlace.methods.baselines import Pooled
 from interlace.methods.catalogue import accepted, build_method, entry, is_horizontal
 from interlace.party import Party
 from interlace.serve.batch import Trained
@@ -159,11 +158,7 @@ class Plan(BaseModel):
 def compared(contract: Contract) -> list[MethodChoice]:
     """The baselines of a run over sites; those that need all tables in one place are left out."""
     job = Job.model_construct(method=contract.method, compare=contract.compare)
-    return [
-        c
-        for c in runner.compared(job)
-        if entry(c.name).role != "in one place" and not issubclass(entry(c.name).make, Pooled)
-    ]
+    return [c for c in runner.compared(job) if not runner.in_one_place(c.name)]
 
 
 def as_arbiter(file: PartyFile) -> PartyFile:
