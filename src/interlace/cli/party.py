@@ -135,9 +135,9 @@ def install(
     from interlace.sites import provision
 
     folder = opened(party)
-    if not certificates.is_file():
-        raise JobError(f"there is no file {certificates}")
     if fingerprint is None:
+        if not certificates.is_file():  # found before anybody is asked
+            raise JobError(f"there is no file {certificates}")
         question = "The root's fingerprint, as the coordinator reads it out"
         fingerprint = prompt(question, "--fingerprint")
     kinds = provision.install(folder, certificates, fingerprint)

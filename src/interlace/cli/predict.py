@@ -127,12 +127,15 @@ def _contract(folder: PartyFolder, run: Path, table: str, most: int) -> tuple[Co
     from interlace.job.spec import absolute
     from interlace.runner import make_party
     from interlace.serve.batch import Trained
+    from interlace.sites.columns import misfit
     from interlace.sites.folder import People
 
     trained = Trained.read(run)
     table = absolute(table, Path.cwd())
     file = folder.read().model_copy(update={"table": table})
     party = make_party(folder.name, file, label_needed=False)
+    if why := misfit(party, folder.run(run.name)):
+        raise JobError(why)
     people = People(table=table, digest=party.table)
     for before in folder.runs():
         scores = before.contract.scores

@@ -29,6 +29,7 @@ from interlace.errors import InterlaceError, JobError, PolicyError, Refused
 from interlace.files import write_whole
 from interlace.methods.catalogue import entry
 from interlace.sites.account import DAY, Account
+from interlace.sites.columns import unscorable
 from interlace.sites.contract import MOST_PARTIES, Contract
 from interlace.sites.folder import PartyFolder, RunFolder, Status
 from interlace.sites.plan import Plan, compared, plan_of
@@ -207,6 +208,9 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
             return refuse(folder, run, why)
     except (PolicyError, JobError) as e:
         return refuse(folder, run, str(e))
+    except Refused as e:  # for its table, which may be mended: not signed
+        run.note(Status(state="refused", reason=str(e)))
+        return Decision("refused", str(e))
     except (InterlaceError, OSError) as e:  # its table cannot be read, say; somebody will mend it
         log.warning("'%s' cannot answer yet: %s", folder.name, e)
         why = f"'{folder.name}' cannot answer yet: {type(e).__name__}"
@@ -231,10 +235,13 @@ def approve(folder: PartyFolder, run: RunFolder) -> Decision:
     """Approve a run by hand, and count its privacy budget against the party's.
 
     Raises:
-        Refused: the party's policy objects, which no approval by hand can put aside.
+        Refused: the party's policy objects, which no approval by hand can put aside; or people are
+            to be scored, and its table is not one that the models can read.
         JobError: the run is finished.
     """
     make_sure_open(run)
+    if why := unscorable(folder, run.contract):
+        raise Refused(why)
     policy, plan = folder.read().policy, plan_for(folder, run)
     with _one_at_a_time(folder):
         return _approved(folder, run, policy, plan, "hand")
@@ -319,11 +326,17 @@ def plan_kept(run: RunFolder) -> Plan | None:
 
 
 def plan_for(folder: PartyFolder, run: RunFolder) -> Plan:
-    """The disclosure plan of a run, made once and then kept."""
+    """The disclosure plan of a run, made once and then kept.
+
+    Raises:
+        Refused: people are to be scored, and the party's table is not one that the models can read.
+    """
     with (run.path / ".plan").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the site and a person may ask for it at once
         plan = plan_kept(run)
         if plan is None:
+            if why := unscorable(folder, run.contract):
+                raise Refused(why)
             plan = plan_of(folder, run.contract)
             write_whole(run.path / "plan.json", plan.model_dump_json(indent=1).encode())
     return plan

@@ -14,8 +14,8 @@
       tmp/             what rehearsals copy of the table; what a killed one left goes with the next
       runs/<run>/      contract.json, plan.json, approval.json, approvals/ of the others,
                        status.json, log.txt, ledger.sqlite, checkpoints/, models/, results.json,
-                       report.html; where people are scored listening.json, or people.json and
-                       scores.parquet
+                       columns.json (how the table reads), report.html; where people are scored
+                       listening.json, or people.json and scores.parquet
 """
 
 from __future__ import annotations

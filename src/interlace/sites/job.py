@@ -48,6 +48,7 @@ from interlace.party import State as Kept
 from interlace.serve.batch import Outputs, Trained, outputs_in_batches
 from interlace.serve.endpoint import listen, read_token, serve, url_of
 from interlace.serve.online import Scorer
+from interlace.sites import columns
 from interlace.sites.approval import (
     Approval,
     approved_by,
@@ -217,6 +218,10 @@ class Site:
         # What was approved is all that leaves.
         narrow = file.model_copy(update={"policy": plan.applied(file.policy, again=again)})
         party = runner.make_party(self.folder.name, narrow, label_needed=drives and not scores)
+        if scores and (why := columns.misfit(party, self.folder.run(scores.run))):
+            raise JobError(why)
+        if not scores:
+            columns.keep(party, self.run)
         runner.few_threads([party])
         if again:
             charge_again(self.folder, self.run, file.policy, plan)

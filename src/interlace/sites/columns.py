@@ -1,0 +1,75 @@
+"""How a party's columns read in training, held against the tables whose people are scored later:
+what the models cannot read is told before anybody is asked anything."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from interlace.data.features import FeaturePlan
+from interlace.errors import DataError
+from interlace.files import write_whole
+from interlace.party import Party
+from interlace.runner import make_party
+from interlace.sites.contract import Contract
+from interlace.sites.folder import PartyFolder, RunFolder
+
+FILE = "columns.json"  # in a training's folder, as private as the model
+
+
+def keep(party: Party, run: RunFolder) -> None:
+    """Keep how a party's columns read, once for a training."""
+    file = run.path / FILE
+    if not party.columns or file.exists():
+        return
+    with suppress(DataError):  # which the training finds too, if it is one to it
+        plan = FeaturePlan.fit(
+            party.frame,
+            party.columns,
+            range(len(party)),
+            party=party.name,
+            categories=party.categories,
+        )
+        write_whole(file, plan.to_json().encode())
+
+
+def misfit(party: Party, trained: RunFolder) -> str | None:
+    """Why a training's models cannot read a party's table, or ``None``: the first column that is
+    missing, or of which no value reads as it did."""
+    file = trained.path / FILE
+    if not file.exists():
+        return None
+    plan = FeaturePlan.from_json(file.read_text())
+    try:
+        plan.transform(party.frame, [0] if plan.image else None)
+    except DataError as e:
+        return _told(e, party.name, party.file)
+    return None
+
+
+def unscorable(folder: PartyFolder, contract: Contract) -> str | None:
+    """Why a party's own table cannot be scored as a contract asks, or ``None``.
+
+    Raises:
+        DataError: the table cannot be read at all.
+    """
+    scores = contract.scores
+    if scores is None or (scores.batch and folder.name == contract.active):
+        return None  # who drives has looked at the table of people, which is not its own
+    file = folder.read()
+    try:
+        party = make_party(folder.name, file, label_needed=False)
+    except DataError as e:
+        if e.column is None:
+            raise
+        return _told(e, folder.name, e.file)
+    return misfit(party, folder.run(scores.run))
+
+
+def _told(error: DataError, party: str, file: str | None) -> str:
+    """A fault in words that a partner may read: without the columns that there are instead."""
+    where = f"file '{Path(file).name}', " if file else ""
+    return (
+        f"party '{party}', {where}column '{error.column}': {error.problem}. Give the table the "
+        "form that it had in training"
+    )
