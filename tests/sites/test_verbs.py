@@ -347,6 +347,11 @@ def test_a_job_that_its_own_party_declines_leaves_no_run(
     assert done.exit_code == 1
     assert "Approve this for your own party" in done.output
     assert list(bank.runs()) == []
+    (tmp_path / "job.yaml").write_text(OF_THE_BANK.replace("{name: split, epochs: 1}", "auto"))
+    done = call("submit", "job.yaml", "--party", bank.root, "--yes")
+    assert done.exit_code == 2
+    assert "name the method that `interlace inspect` recommends" in " ".join(done.output.split())
+    assert list(bank.runs()) == []
 
 
 @pytest.mark.flare

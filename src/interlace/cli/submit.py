@@ -111,19 +111,19 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
     before = run.status
     new = not (run.path / "contract.json").exists()
     run.keep(contract)
-    show_contract(contract)
-    given = approval.answer_of(run)
-    if given is None or given.answer != "approved":
-        try:
+    try:
+        show_contract(contract)
+        given = approval.answer_of(run)
+        if given is None or given.answer != "approved":
             say("Rehearsing …")
             show_plan(approval.plan_for(folder, run))
             if not yes:
                 confirm("Approve this for your own party, and ask the others?")
             approval.approve(folder, run)
-        except BaseException:
-            if new:  # nobody was asked: it is no run
-                shutil.rmtree(run.path)
-            raise
+    except BaseException:
+        if new:  # nobody was asked: it is no run
+            shutil.rmtree(run.path)
+        raise
     number = submission.submit(folder, contract)
     if run.status.job == number:
         say(f"It is under way: {run.status.state} {run.status.doing}")
