@@ -34,6 +34,7 @@ from interlace.align import SESSION
 from interlace.assess import MEASURES, evaluate, rightness, true_classes
 from interlace.data.columns import ColumnReport, column_notes, fit_column
 from interlace.data.features import FeaturePlan
+from interlace.data.ids import notes_once_matched
 from interlace.data.images import is_image
 from interlace.data.noniid import heterogeneity
 from interlace.engines import InProcess
@@ -481,7 +482,7 @@ class _Run:
                 shared=0,
                 alone=sizes["people"],
                 learnt=[],
-                id_notes=_id_notes(name, fed),
+                id_notes=next((p.keys.report.done for p in here if p.name == name), []),
                 column_notes=notes.get(name, []),
             )
             for name, sizes in begun.items()
@@ -693,8 +694,15 @@ def _here(federation: Federation) -> list[Party]:
 
 
 def _id_notes(name: str, federation: Federation) -> list[str]:
-    """What making keys of a party's ids found worth saying; real partners keep it to themselves."""
-    return next((p.keys.report.notes for p in _here(federation) if p.name == name), [])
+    """What making keys of a party's ids found worth saying, now that they have been matched; real
+    partners keep it to themselves."""
+    for party in (p for p in _here(federation) if p.name == name):
+        if party is federation.active:
+            rows = np.flatnonzero(federation.alignment.holders.any(1))
+        else:
+            rows = party.shared_with(federation.active.name)
+        return notes_once_matched(party.keys.report, party.id_rule, party.frame[rows])
+    return []
 
 
 def _party_result(name: str, sizes: dict[str, int], federation: Federation) -> PartyResult:

@@ -254,6 +254,41 @@ def test_inspect_gives_the_line_that_mends_the_ids(call: Call, folder: Path) -> 
     assert "duplicates" not in done.stdout
 
 
+def test_inspect_shows_what_each_column_is_read_as(
+    call: Call, tables: Tables, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = tables["shop"].height
+    odd = {
+        "# calls": [i % 5 for i in range(n)],
+        "when": ["2020-01-01", "n/a", *(f"{i % 28 + 1:02}.03.2021" for i in range(n - 2))],
+        "plan": ["gold", "basic", None] * (n // 3),
+        "same": [7] * n,
+        "kWh": ["9 kWh", *(f"{i}.5" for i in range(n - 1))],
+    }
+    wide = {f"c{i}": [float((i + j) % 7) for j in range(n)] for i in range(200)}
+    write_job({**tables, "shop": tables["shop"].with_columns(pl.DataFrame(odd))})
+    done = call("inspect", "job.yaml")
+    assert done.exit_code == 0, done.output
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "Columns of bank" in lines
+    for line in ("when date 1.7 %", "plan category of 2 33 %", "same left out –", "age number –"):
+        assert line in lines
+    assert "Leading zeros" not in done.stdout
+    (said,) = [line for line in lines if line.startswith("! shop: 'kWh'")]
+    assert "1 of 120 values do not read as numbers, as the others do, and are taken" in said
+    assert "set `categories: ['# calls']` in" in done.stdout
+    read = json.loads(call("inspect", "job.yaml", "--json").stdout)["columns_read"]["shop"]
+    assert [c["unread"] for c in read if c["name"] in ("when", "kWh")] == [1, 1]
+
+    write_job({**tables, "shop": tables["shop"].with_columns(pl.DataFrame(wide))})
+    monkeypatch.setattr("interlace.cli.console.out.width", 80)
+    done = call("inspect", "job.yaml")
+    assert "202 columns: visits, basket, c0" in done.stdout
+    table = done.stdout.partition("Columns of shop")[2].partition("Method:")[0].splitlines()
+    assert len(table) < 10
+    assert max(map(len, table)) <= 80
+
+
 # -- run, report, predict -----------------------------------------------------------------------
 
 

@@ -206,10 +206,20 @@ DAYS = [(date(2022, 1, 1) + timedelta(days=7 * i)).strftime("%d.%m.%Y") for i in
         (DAYS, ["2022-07-01"], "date parts", 1, "1 of 61 values do not read as dates of the form"),
         (NUMBERS[:40], ["k"] * 20, "category", 20, "20 of 60 values do not read as numbers"),
         (NUMBERS, [f"{i} kWh" for i in range(30)], "dropped", 30, "so the column is left out"),
+        (DAYS[:31], [f"2022-07-{i:02}" for i in range(1, 31)], "category", 30, "of the form DD.MM"),
         (["1", "2", "3"] * 20, ["4+"] * 3, "category", 3, "3 of 63 values do not read"),
         (["a", "b"] * 20, NUMBERS[:30], "category", 0, None),
     ],
-    ids=["marks", "numbers", "dates", "too many", "left out", "few levels", "no numbers"],
+    ids=[
+        "marks",
+        "numbers",
+        "dates",
+        "too many",
+        "left out",
+        "two forms",
+        "few levels",
+        "no numbers",
+    ],
 )
 def test_a_few_values_that_do_not_read_are_gaps_and_told(
     most: list[str], others: list[str | None], became: str, unread: int, said: str | None
@@ -228,7 +238,7 @@ def test_a_few_values_that_do_not_read_are_gaps_and_told(
 def test_columns_of_one_note_stand_together_and_their_line_is_yaml() -> None:
     whole = [1, 2, 3, 2, 1]
     (note,) = column_notes(fit({"# calls": whole, "late (12m)": whole, "a: b": whole}).report)
-    assert note.startswith("# calls, late (12m), a: b: few different whole numbers")
+    assert note.startswith("'# calls', 'late (12m)', 'a: b': few different whole numbers")
     line = note.partition("`")[2].partition("`")[0]
     assert yaml.safe_load(line) == {"categories": ["# calls", "late (12m)", "a: b"]}
 

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.data.ids import IdRule, Keys, keys_of, make_keys
+from interlace.data.ids import IdRule, Keys, keys_of, make_keys, notes_once_matched
 from interlace.errors import DataError
 
 TEXT = st.text(alphabet="aA0 1:é\t2", max_size=5)
@@ -60,6 +60,16 @@ def test_leading_zeros_are_kept_and_reported_until_the_rule_says_otherwise() -> 
     assert any("were removed" in note for note in stripped.report.notes)
     with pytest.raises(DataError, match="1 of 2 rows repeat"):
         keys(["00123", "123"], zeros="strip")
+
+
+def test_a_form_that_matched_ids_have_keeps_nobody_apart() -> None:
+    frame = pl.DataFrame({"id": ["001", "02", "3", "4.0"]})
+    rule = IdRule(columns=["id"])
+    report = make_keys(frame, rule, party="bank").report
+    assert set(report.forms) == {"zeros", "decimals"}
+    assert notes_once_matched(report, rule, frame[[0, 2]]) == [report.forms["decimals"]]
+    assert notes_once_matched(report, rule, frame[[2]]) == report.notes
+    assert notes_once_matched(report, rule, frame[:0]) == report.notes
 
 
 def test_surrounding_blanks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +11,26 @@ import typer
 from rich.text import Text
 
 from interlace.cli.console import show, table
-from interlace.errors import JobError
+from interlace.errors import DataError, JobError
 
 if TYPE_CHECKING:
     import polars as pl
+    from rich.table import Table
 
+    from interlace.data.columns import ColumnReport
     from interlace.data.geometry import Geometry
     from interlace.data.ids import IdRule
     from interlace.methods.recommend import Recommendation
+
+MOST_LISTED = 40  # columns of a party that have a line each
+_WORDS = {
+    "numbers": "number",
+    "date parts": "date",
+    "category": "category",
+    "image": "image",
+    "missing indicator": "whether it is known",
+    "dropped": "left out",
+}
 
 
 def inspect(
@@ -55,39 +68,52 @@ def inspect(
         interlace inspect north.csv south.csv --id "" --label north=ill --label south=ill
 
     What comes out: the geometry (horizontal, vertical or mixed), how many people are shared and
-    with whom, which columns seem to be the same quantity, or in a horizontal case how the tables'
-    columns differ, what is doubtful about the ids, and the method that fits, with the reason.
+    with whom, what each column is read as, which columns seem to be the same quantity, or in a
+    horizontal case how the tables' columns differ, what is doubtful about ids and columns, and the
+    method that fits, with the reason.
     """
+    from interlace.data.columns import column_notes
     from interlace.data.geometry import inspect_parties
     from interlace.methods.recommend import recommend_for
 
     if len(sources) == 1 and Path(sources[0]).suffix in (".yaml", ".yml"):
         if id or label:
             raise JobError("the job says which columns are ids and label; leave --id and --label")
-        tables, ids, labels = _from_job(Path(sources[0]))
+        tables, ids, labels, categories = _from_job(Path(sources[0]))
     else:
         tables, ids, labels = _from_tables(sources, id or [], label or [])
+        categories = {}
     geometry = inspect_parties(tables, ids, labels=labels)
     if geometry.kind == "horizontal":
         found = _differences(tables, ids, labels)
         geometry = geometry.model_copy(update={"differences": found})
     method = recommend_for(geometry)
+    read = {}
+    for name, frame in tables.items():
+        special = (*ids[name].columns, labels.get(name))
+        features = frame.select(c for c in frame.columns if c not in special)
+        read[name] = _read(name, features, categories.get(name, []))
     if as_json:
-        shapes = geometry.model_dump(mode="json")
-        typer.echo(json.dumps(shapes | {"recommendation": method.model_dump()}, indent=2))
-    else:
-        _show(geometry, method, {n: _notes(n, tables[n], rule) for n, rule in ids.items()})
+        said = geometry.model_dump(mode="json")
+        said["columns_read"] = {n: [c.model_dump() for c in columns] for n, columns in read.items()}
+        typer.echo(json.dumps(said | {"recommendation": method.model_dump()}, indent=2))
+        return
+    doubts = _id_notes(tables, ids)
+    for name, columns in read.items():
+        doubts += [f"{name}: {n}" for n in column_notes(columns, categories.get(name, []))]
+    _show(geometry, method, read, doubts)
 
 
 Inputs = tuple["dict[str, pl.DataFrame]", "dict[str, IdRule]", dict[str, str]]
 
 
-def _from_job(path: Path) -> Inputs:
+def _from_job(path: Path) -> tuple[*Inputs, dict[str, list[str]]]:
+    """Tables, ids and labels, and what the parties' files have under `categories`."""
     from interlace.data.ids import IdRule
     from interlace.data.tables import read_table
     from interlace.job.spec import read_job
 
-    tables, ids, labels = {}, {}, {}
+    tables, ids, labels, categories = {}, {}, {}, {}
     for name, file in read_job(path).parties.items():
         if file.table is None:  # it drives a horizontal federation and has no people
             continue
@@ -98,13 +124,13 @@ def _from_job(path: Path) -> Inputs:
         tables[name] = read_table(file.table, party=name, ids=ids[name].columns, columns=kept)
         if label:
             labels[name] = label[0]
-    return tables, ids, labels
+        categories[name] = file.categories
+    return tables, ids, labels, categories
 
 
 def _from_tables(sources: list[str], id: list[str], label: list[str]) -> Inputs:
     from interlace.data.ids import IdRule
     from interlace.data.tables import read_table
-    from interlace.errors import DataError
 
     paths: dict[str, str] = {}
     for source in sources:
@@ -157,33 +183,97 @@ def _differences(
     return {n: tuple(found) for n, s in schemas.items() if (found := differences(s, types))}
 
 
-def _notes(party: str, frame: pl.DataFrame, rule: IdRule) -> list[str]:
-    """What stands out in the form of a party's ids, whether a run would take them or not."""
-    from interlace.data.ids import make_keys
-    from interlace.errors import DataError
+def _id_notes(tables: dict[str, pl.DataFrame], ids: dict[str, IdRule]) -> list[str]:
+    """What stands out in the form of the parties' ids, whether a run would take them or not.
 
-    if not rule.columns:
-        return []
-    try:
-        report = make_keys(frame, rule, party=party).report
-    except DataError:
-        tolerant = rule.model_copy(update={"duplicates": "first", "blanks": "drop"})
-        report = make_keys(frame, tolerant, party=party).report
-    refused = {
-        "Left out for want": rule.blanks == "refuse",
-        "An id of another row": rule.duplicates == "refuse",
-    }
-    # These two the geometry warns of, as a run would refuse them.
-    return [n for n in report.notes if not any(n.startswith(k) and r for k, r in refused.items())]
+    Ids that a run would refuse the geometry warns of.
+    """
+    from interlace.data.ids import make_keys, notes_once_matched
+
+    keys = {}
+    for name, rule in ids.items():
+        if not rule.columns:
+            continue
+        try:
+            keys[name] = make_keys(tables[name], rule, party=name)
+        except DataError:
+            tolerant = rule.model_copy(update={"duplicates": "first", "blanks": "drop"})
+            keys[name] = make_keys(tables[name], tolerant, party=name)
+    said = []
+    for name, own in keys.items():
+        others = {key for n, k in keys.items() if n != name for key in k.values}
+        matched = own.rows[[key in others for key in own.values]]
+        notes = notes_once_matched(own.report, ids[name], tables[name][matched])
+        refusals = {
+            "Left out for want": ids[name].blanks == "refuse",
+            "An id of another row": ids[name].duplicates == "refuse",
+        }
+        said += [
+            f"{name}: {note}"
+            for note in notes
+            if not any(note.startswith(start) and r for start, r in refusals.items())
+        ]
+    return said
 
 
-def _show(geometry: Geometry, method: Recommendation, notes: dict[str, list[str]]) -> None:
+def _read(party: str, features: pl.DataFrame, categories: Sequence[str]) -> list[ColumnReport]:
+    """What each column of a table is read as, over all its rows."""
+    from interlace.data.columns import ColumnReport, fit_column
+    from interlace.data.images import is_image
+
+    found = []
+    for series in features:
+        if is_image(series.dtype) and series.name not in categories:
+            gaps = series.null_count()
+            found.append(ColumnReport(name=series.name, became="image", inputs=1, gaps=gaps))
+            continue
+        try:
+            coded = series.name in categories
+            found.append(fit_column(series, categorical=coded, party=party, file=None)[1])
+        except DataError as e:  # a run refuses it
+            found.append(
+                ColumnReport(name=series.name, became="dropped", inputs=0, gaps=0, note=e.problem)
+            )
+    return found
+
+
+def _columns(party: str, read: Sequence[ColumnReport], rows: int) -> Table:
+    """A line for each column, or where they are many for all that are read alike."""
+    from interlace.report.words import percent
+
+    alike: dict[str, list[ColumnReport]] = {}
+    for column in read:
+        many = len(read) > MOST_LISTED
+        key = column.became if many else column.name
+        alike.setdefault(key, []).append(column)
+    made = table("column", "read as", "gaps", title=f"Columns of {party}")
+    made.columns[1].justify = "left"
+    for group in alike.values():
+        names = [c.name for c in group]
+        start = f"{len(names):,} columns: " if len(names) > 1 else ""
+        more = " ..." if len(names) > 6 else ""
+        word = _WORDS[group[0].became]
+        if levels := sorted({c.levels for c in group if c.became == "category"}):
+            word += f" of {' to '.join(f'{n:,}' for n in dict.fromkeys((levels[0], levels[-1])))}"
+        gaps = sorted(c.gaps / rows for c in group)
+        shares = dict.fromkeys(percent(g) if g else "–" for g in (gaps[0], gaps[-1]))
+        made.add_row(start + ", ".join(names[:6]) + more, word, " to ".join(shares))
+    return made
+
+
+def _show(
+    geometry: Geometry,
+    method: Recommendation,
+    read: Mapping[str, Sequence[ColumnReport]],
+    doubts: Sequence[str],
+) -> None:
     show(Text(geometry.kind.capitalize(), style="bold"), Text(geometry.why))
     made = table("party", "rows", "people", "columns", "shared by all", "nobody else has", "label")
     for p in geometry.parties:
         counts = (f"{n:,}" for n in (p.rows, p.people, p.columns, p.shared, p.unaligned))
         made.add_row(p.party, *counts, p.label or "–")
     show(made)
+    show(*(_columns(p.party, read[p.party], p.rows) for p in geometry.parties if read[p.party]))
     if len(geometry.parties) > 2:
         made = table("held by", "people", title="Who holds whom")
         for pattern in geometry.patterns:
@@ -206,7 +296,6 @@ def _show(geometry: Geometry, method: Recommendation, notes: dict[str, list[str]
         for name, found in geometry.differences.items():
             made.add_row(name, "\n".join(found))
         show(made, Text("A horizontal run refuses tables that differ: rename or leave out first."))
-    doubts = [f"{name}: {note}" for name, of in notes.items() for note in of]
     for text in (*geometry.warnings, *doubts):
         show(Text.assemble(("! ", "bold yellow"), text))
     named = (method.method or "none fits", "bold")

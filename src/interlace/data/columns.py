@@ -6,8 +6,10 @@ else: it is saved as JSON and applied to any other rows as it stands.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
+import operator
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -28,7 +30,7 @@ RARE = 1 / 1000  # a level of fewer training rows than this share has no code of
 BUCKETS = 16
 
 FEW = 12  # different values that are as well read as a category, and may be codes
-MOST = 0.9  # share of a column's values that must read as numbers or dates, if not all do
+UNREAD = 1 / 10  # most of a column's values that may be no numbers, or dates, as the others are
 _DATE_FORMATS = (
     "%Y-%m-%d",
     "%Y/%m/%d",
@@ -222,7 +224,8 @@ def column_notes(read: Sequence[ColumnReport], categories: Sequence[str] = ()) -
         if len(names) <= 10:
             line = f"`{line_of('categories', [*categories, *names])}`"
         way_out = f"; if {unless}, set {line} in the party's file" if unless else ""
-        said.append(f"{', '.join(names[:3])}{more}: {note}{way_out}")
+        quoted = ", ".join(f"'{name}'" for name in names[:3])
+        said.append(f"{quoted}{more}: {note}{way_out}")
     return said
 
 
@@ -338,38 +341,40 @@ def _fit_text(
     counted = text.filter(~is_gap(text)).alias("text").value_counts()
     values, known = counted["text"], int(counted["count"].sum())
 
-    def reading(found: pl.Series) -> int:
-        return int(counted.filter(found.is_not_null())["count"].sum())
+    def rows(reads: pl.Series) -> int:
+        return int(counted.filter(reads)["count"].sum())
 
     # Leading zeros mark a code (a postcode, an account), not a quantity.
     codes = values.str.contains(r"^0[0-9]+$").any()
-    number = 0 if codes else reading(values.cast(pl.Float64, strict=False))
-    if 0 < known == number:
+    reads: dict[str | None, pl.Series]
+    reads = {None: values.cast(pl.Float64, strict=False).is_not_null() & (not codes)}
+    if known and rows(reads[None]) == known:
         return _fit_numeric(series)
-    spellings = {f: reading(as_dates(values, f)) for f in _DATE_FORMATS}
-    spelling = max(spellings, key=spellings.__getitem__)
-    dates = spellings[spelling] > number
-    unread = known - max(number, spellings[spelling])
-    if 2 * unread >= known:
+    reads |= {f: as_dates(values, f).is_not_null() for f in _DATE_FORMATS}
+    found = {f: rows(r) for f, r in reads.items()}
+    spelling = max(found, key=found.__getitem__)  # None: numbers
+    lost = known - found[spelling]
+    # All may be dates although no one spelling reads them.
+    if 2 * rows(functools.reduce(operator.or_, reads.values())) <= known:
         return _fit_category(series, forced=False)
     plan: NumericColumn | IndicatorColumn | DateColumn | CategoryColumn | None
-    if unread and (unread > (1 - MOST) * known or counted.height <= FEW):
+    if lost and (lost > UNREAD * known or counted.height <= FEW):
         plan, report = _fit_category(series, forced=False)
         done = "so the column is read as a category" if plan else "so the column is left out"
     else:
-        plan, report = _fit_date(series, spelling) if dates else _fit_numeric(series)
+        plan, report = _fit_date(series, spelling) if spelling else _fit_numeric(series)
         done = "and are taken for gaps"
     notes = [report.note] if report.note else []
-    if dates and spellings["%d/%m/%Y"] == spellings[spelling] == spellings["%m/%d/%Y"]:
+    if found["%d/%m/%Y"] == found[spelling] == found["%m/%d/%Y"]:
         notes.insert(0, "day and month could be either way round; read as day/month")
-    if unread:
-        kind = f"dates of the form {_legible(spelling)}" if dates else "numbers"
+    if lost:
+        kind = f"dates of the form {_legible(spelling)}" if spelling else "numbers"
         notes.insert(
             0,
-            f"{unread:,} of {known:,} values do not read as {kind}, as the others do, {done}; "
+            f"{lost:,} of {known:,} values do not read as {kind}, as the others do, {done}; "
             "write them as the others, or leave them empty",
         )
-        report = report.model_copy(update={"unread": unread, "unless": "it holds categories"})
+        report = report.model_copy(update={"unread": lost, "unless": "it holds categories"})
     return plan, report.model_copy(update={"note": "; ".join(notes) or None})
 
 

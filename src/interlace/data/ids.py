@@ -77,7 +77,15 @@ class IdReport(BaseModel):
     would_merge_without_blanks: int
     would_merge_without_case: int
     would_merge_without_zeros: int
-    notes: list[str]
+    done: list[str] = Field(description="What was left out or changed, in sentences.")
+    forms: dict[str, str] = Field(
+        description="By the form of some ids, what keeps them from a partner's of another form."
+    )
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know before ids are matched, in sentences with counts."""
+        return [*self.done, *self.forms.values()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +109,9 @@ _LEADING_ZEROS = r"^0+([0-9]+)$"  # leaves one digit of "000"
 def no_keys(rows: int) -> Keys:
     """The keys of a table without ids, whose rows can be matched with nobody's."""
     counts = dict.fromkeys(IdReport.model_fields, 0)
-    report = IdReport.model_validate({**counts, "rows": rows, "kept": rows, "notes": []})
+    report = IdReport.model_validate(
+        {**counts, "rows": rows, "kept": rows, "done": [], "forms": {}}
+    )
     return Keys([], np.arange(rows, dtype=np.int64), report)
 
 
@@ -285,7 +295,7 @@ def _report(
         lower=_merges(names, rule, has_letters, lower=True),
         zeros=_merges(names, rule, found["zeros"] > 0, zeros=True),
     ).row(0, named=True)
-    notes = _notes(rule, blanks, duplicates, table.height - kept.height, found, mixed, merged)
+    removed = table.height - kept.height
     return IdReport(
         rows=rows,
         kept=kept.height,
@@ -297,7 +307,8 @@ def _report(
         would_merge_without_blanks=merged["strip"],
         would_merge_without_case=merged["lower"],
         would_merge_without_zeros=merged["zeros"],
-        notes=notes,
+        done=_done(rule, blanks, duplicates, removed, found),
+        forms=_forms(rule, found, mixed, merged),
     )
 
 
@@ -317,16 +328,10 @@ def _merges(
     return pl.len() - looser.n_unique()
 
 
-def _notes(
-    rule: IdRule,
-    blanks: int,
-    duplicates: int,
-    removed: int,
-    found: dict[str, int],
-    mixed: int,
-    merged: dict[str, int],
+def _done(
+    rule: IdRule, blanks: int, duplicates: int, removed: int, found: dict[str, int]
 ) -> list[str]:
-    """What a reader of the report should know, in sentences with counts."""
+    """What the rule left out or changed, in sentences with counts."""
     notes = []
     if blanks:
         notes.append(f"Left out for want of an id: {_count(blanks, 'row')} (`blanks: drop`).")
@@ -335,35 +340,57 @@ def _notes(
             f"An id of another row is repeated in {_count(duplicates, 'row')}; "
             f"left out: {_count(removed, 'row')} (`duplicates: {rule.duplicates}`)."
         )
-    if count := found["surrounded"]:
-        notes.append(
-            f"Blanks around {_count(count, 'id')} were removed (`strip: true`)."
-            if rule.strip
-            else f"Blanks stand around {_count(count, 'id')}, which match only ids with the same "
+    if rule.strip and (count := found["surrounded"]):
+        notes.append(f"Blanks around {_count(count, 'id')} were removed (`strip: true`).")
+    if rule.zeros == "strip" and (count := found["zeros"]):
+        notes.append(f"Leading zeros of {_count(count, 'id')} were removed (`zeros: strip`).")
+    if rule.case == "lower" and (count := found["only_upper"] + found["both"]):
+        notes.append(f"Capital letters of {_count(count, 'id')} were made small (`case: lower`).")
+    return notes
+
+
+def _forms(
+    rule: IdRule, found: dict[str, int], mixed: int, merged: dict[str, int]
+) -> dict[str, str]:
+    """What keeps ids of some form from a partner's of another, in sentences with counts."""
+    notes = {}
+    if not rule.strip and (count := found["surrounded"]):
+        notes["blanks"] = (
+            f"Blanks stand around {_count(count, 'id')}, which match only ids with the same "
             f"blanks; {set_in(rule, strip=True)} removes them{_would_merge(merged['strip'])}."
         )
-    if count := found["zeros"]:
-        notes.append(
-            f"Leading zeros of {_count(count, 'id')} were removed (`zeros: strip`)."
-            if rule.zeros == "strip"
-            else f"Leading zeros stand in {_count(count, 'id')}, and 00123 does not match 123; if "
+    if rule.zeros == "keep" and (count := found["zeros"]):
+        notes["zeros"] = (
+            f"Leading zeros stand in {_count(count, 'id')}, and 00123 does not match 123; if "
             f"a partner's ids have lost theirs, set {set_in(rule, zeros='strip')}, and the "
             f"like at each partner{_would_merge(merged['zeros'])}."
         )
-    if rule.case == "lower" and (count := found["only_upper"] + found["both"]):
-        notes.append(f"Capital letters of {_count(count, 'id')} were made small (`case: lower`).")
-    elif mixed:
-        notes.append(
+    if rule.case == "keep" and mixed:
+        notes["case"] = (
             f"The letter case of {_count(mixed, 'id')} is not that of the others, and Ab does not "
             f"match ab; {set_in(rule, case='lower')}, and the like at each partner, "
             f"ignores it{_would_merge(merged['lower'])}."
         )
     if count := found["decimals"]:
-        notes.append(
+        notes["decimals"] = (
             f"Whole numbers are written as decimals (123.0) in {_count(count, 'id')}, and do not "
             "match 123; write the id column again as integers or text."
         )
     return notes
+
+
+def notes_once_matched(report: IdReport, rule: IdRule, matched: pl.DataFrame) -> list[str]:
+    """The notes on ids of which some were matched.
+
+    A form that matched ids have too is the partners' as well, and keeps nobody apart.
+
+    Args:
+        report: Of all the ids.
+        rule: By which they became keys.
+        matched: The rows whose people a partner holds.
+    """
+    common = make_keys(matched, rule, party="").report.forms if matched.height else {}
+    return [*report.done, *(note for form, note in report.forms.items() if form not in common)]
 
 
 def set_in(rule: IdRule, **options: Any) -> str:
