@@ -227,6 +227,13 @@ class Columns:
             out += [f"{column.name} = {levels[code]}" for code in codes]
         return out
 
+    @property
+    def made_of(self) -> dict[str, int]:
+        """How many columns of :meth:`matrix` each category of the table became, most first."""
+        categories = (c.name for c in self.plan.columns if isinstance(c, CategoryColumn))
+        made = {name: len(codes) for name, codes in zip(categories, self.levels, strict=True)}
+        return dict(sorted(made.items(), key=lambda item: -item[1]))
+
     def matrix(self, frame: pl.DataFrame, rows: Integers) -> Floats:
         """The columns of some rows, (n, d)."""
         x, spec = self.plan.transform(frame, rows).numpy(), self.plan.spec

@@ -401,6 +401,18 @@ def test_too_few_people_for_their_columns_are_refused_under_encryption() -> None
         LogisticRegression(solver="sgd", batch_size=32).fit(more)
 
 
+def test_too_few_people_for_the_levels_of_a_category_names_it() -> None:
+    n = 60
+    ids, draw = [f"p{i}" for i in range(n)], np.random.default_rng(0).integers(0, 50, n)
+    bank = pl.DataFrame({"id": ids, "x": range(n), "y": [i % 2 for i in range(n)]})
+    shop = pl.DataFrame({"id": ids, "town": [f"t{d}" for d in draw], "sex": ["f", "m"] * (n // 2)})
+    fed = aligned([Party("bank", bank, label="y"), Party("shop", shop)])
+    with pytest.raises(DataError, match=r"are levels of the category 'town'\) are too") as caught:
+        LogisticRegression().fit(fed)
+    assert "leave out categories of so many levels" in str(caught.value.way_out)
+    assert "'sex'" not in str(caught.value)
+
+
 def test_stochastic_descent_gives_a_partner_no_further_equations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

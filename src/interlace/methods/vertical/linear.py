@@ -635,7 +635,7 @@ class GeneralisedLinear(Method):
             key, public = None, read_public_key(made)
             for partner in partners:
                 partner.peer.post(LinearSide.take_key, made)
-        sides.check_enough(fed.active, len(y), own.block)
+        sides.check_enough(fed.active, len(y), own.block, own.columns)
         own.use_whole(public.workload.factor)
         return _Sealed(
             own,

@@ -293,7 +293,7 @@ class LinearSide(PassiveSide):
         self.key = self.private = self.errors = self.freedom = None
         self._everybody()
         if self.settings.protocol:
-            check_enough(party, len(x), self.block)
+            check_enough(party, len(x), self.block, self.columns)
 
     @operation
     def make_key(self, workload: Control) -> Ciphertext:
@@ -314,7 +314,7 @@ class LinearSide(PassiveSide):
         if not places.size or places.min() < 0 or places.max() >= len(self.block.z):
             raise Refused("a batch is of rows in training")
         if self.settings.protocol:
-            check_enough(self.party, len(places), self.block)
+            check_enough(self.party, len(places), self.block, self.columns)
         self._batch = places
 
     @operation
@@ -533,20 +533,38 @@ class ArbiterSide(PassiveSide):
 # -- what both sides do alike ------------------------------------------------------------------
 
 
-def check_enough(party: Party, rows: int, block: Block) -> None:
+def check_enough(party: Party, rows: int, block: Block, read: Columns | None) -> None:
     """Make sure that a party's slopes are too few to be solved for single residuals.
 
+    Args:
+        party: Whose they are.
+        rows: People in a batch.
+        block: Its weights.
+        read: Its columns, if it has any.
+
     Raises:
-        DataError: they are not.
+        DataError: they are not; names the categories that most columns come from.
     """
     columns = len(block.v)
-    if rows <= 2 * columns:
-        raise DataError(
-            f"{rows:,} people for {columns} columns are too few under encryption: the sums that "
-            "this party gets would tell it single people's residuals",
-            party=party.name,
-            way_out="Take larger batches, or fewer columns",
+    if rows > 2 * columns:
+        return
+    made = read.made_of if read else {}
+    wide = {name: n for name, n in list(made.items())[:3] if n > columns / 10}
+    said = ", ".join(f"{n} are levels of the category '{name}'" for name, n in wide.items())
+    way_out = "Take larger batches, or fewer columns"
+    if wide:
+        way_out += (
+            ": leave out categories of so many levels by `columns:` in the party's file, or, where "
+            "one should be a number or a date, mend the values that do not read as such, which "
+            "`interlace inspect` counts"
         )
+    raise DataError(
+        f"{rows:,} people for {columns} columns{f' ({said})' if said else ''} are too few under "
+        "encryption: the sums that this party gets would tell it single people's residuals",
+        party=party.name,
+        file=party.file,
+        way_out=way_out,
+    )
 
 
 def singular(party: Party) -> DataError:
