@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,3 +106,38 @@ def test_a_job_under_way_is_followed_and_no_second_handed_in(folder: PartyFolder
     assert looked(folder, server, job="", times=1) == "second"
     folder.run(CONTRACT.run).note(Status(state="running", job="unheard of"))
     assert looked(folder, server, job="", times=1) == "second"
+
+
+@contextmanager
+def by_session(server: Server) -> Iterator[Server]:
+    yield server
+
+
+def test_a_run_left_alone_is_handed_in_again_once(
+    folder: PartyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, run = Server(), folder.run(CONTRACT.run)
+    monkeypatch.setattr(submission, "session", lambda _kit: by_session(server))
+    monkeypatch.setattr(submission, "LOOK_AGAIN", 0.0)
+    run.keep(CONTRACT)
+    assert folder.left_alone() == []  # no process has begun it yet
+    (run.path / "job").write_text("first")
+    run.note(run.status.model_copy(update={"done": 0.4}))
+    with run.follow():
+        assert folder.left_alone() == []
+    assert folder.left_alone() == [run]
+    assert not submission.take_up(folder, run)  # the server has it, and so have all sites
+    server.sites["bank"] = ""
+    assert submission.take_up(folder, run)
+    assert (server.ended, run.status.job, run.status.done) == (["first"], "second", 0.4)
+    assert folder.left_alone() == []
+
+
+def test_a_partner_does_not_hand_in_what_another_drives(folder: PartyFolder) -> None:
+    theirs = CONTRACT.model_copy(update={"active": "shop"})
+    run = folder.run(theirs.run)
+    run.keep(theirs)
+    run.note(Status(state="running", job="first"))
+    (run.path / "job").write_text("first")
+    assert run.left_alone
+    assert folder.left_alone() == []

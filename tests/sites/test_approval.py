@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 import interlace
-from interlace.boundary import Kind, Ledger
+from interlace.boundary import Kind, Ledger, Message
+from interlace.boundary.message import Part
 from interlace.errors import InterlaceError, JobError, Refused
 from interlace.sites import approval
+from interlace.sites import folder as folders
 from interlace.sites.account import Account
 from interlace.sites.approval import Approval, Decision
 from interlace.sites.contract import Contract
-from interlace.sites.folder import PartyFolder, Status
+from interlace.sites.folder import PartyFolder, RunFolder, Status
 from interlace.sites.plan import Leaving, Plan
 
 Make = Callable[..., PartyFolder]
@@ -422,6 +424,37 @@ def test_a_partner_asks_so_often_in_a_day(
     tomorrow = time.time() + 25 * 3600
     monkeypatch.setattr(time, "time", lambda: tomorrow)
     assert decide(shop, third).state == "waiting"
+
+
+def test_who_asks_again_and_again_leaves_lines_and_not_folders(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "MOST_REFUSED", 2)
+    shop = make_party("shop", purposes=["research"])
+
+    def asks(number: int, submitter: str = "bank") -> RunFolder:
+        asked = contract.model_copy(update={"name": f"try{number}"})
+        run = shop.run(asked.run)
+        run.keep(asked)
+        os.utime(run.path / "contract.json", (number, number))
+        assert decide(shop, asked, submitter).state == "refused"
+        return run
+
+    sent = asks(0)
+    ledger, part = Ledger(sent.ledger), Part(Kind.CONTROL, {"a": 1})
+    ledger.record("sent", Message("run", "begin", "shop", "bank", 0, (part,)), part, "")
+    ledger.close()
+    runs = [sent, *(asks(n, "clinic" if n == 3 else "bank") for n in range(1, 6))]
+    # What was refused after something had left is kept, and so are the latest.
+    assert [r.path.exists() for r in runs] == [True, False, False, False, True, True]
+    lines = (shop.root / "refused.log").read_text().splitlines()
+    assert [line.split("  ")[1] for line in lines] == [r.name for r in runs[1:4]]
+    assert "is not for 'credit'" in lines[0]
+    assert "'clinic' submitted it for 'bank' to drive" in lines[2]
+    waits = contract.model_copy(update={"purpose": "research"})
+    assert decide(shop, waits).state == "waiting"
+    asks(7)
+    assert shop.run(waits.run).path.exists()
 
 
 def test_a_finished_run_is_answered_no_more(make_party: Make, contract: Contract) -> None:

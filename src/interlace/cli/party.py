@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +12,7 @@ from rich.text import Text
 
 from interlace.cli.console import say, show
 from interlace.cli.sites import FolderOption, FoldersOption, opened, prompt, show_promises
-from interlace.errors import JobError
+from interlace.errors import InterlaceError, JobError
 
 if TYPE_CHECKING:
     from interlace.sites.folder import PartyFolder
@@ -186,6 +188,7 @@ def up(
 
     The site dials out to the server alone: it needs no open port. The party that hosts the server
     starts it too, on its one port. With a certificate that nobody would take it does not start.
+    A run that this party drives goes on, if its process ended with the site and nobody follows it.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -201,6 +204,7 @@ def up(
     if foreground:
         if len(parties) > 1:
             raise JobError("one party stays in the foreground; start the others by themselves")
+        Thread(target=_go_on, args=(parties[0], 60), daemon=True).start()
         raise typer.Exit(service.stay(parties[0]))
     parties.sort(key=lambda one: not one.server.exists())
     with ThreadPoolExecutor(len(parties)) as pool:
@@ -208,6 +212,28 @@ def up(
     for name, done in started.items():
         done.result()
         show(Text.assemble(("up     ", "bold green"), name))
+    for one in parties:
+        _go_on(one)
+
+
+def _go_on(folder: PartyFolder, tries: int = 1) -> None:
+    """Hand in again the runs that this party drives and that nobody follows."""
+    from interlace.sites import submission
+
+    for run in folder.left_alone():
+        for left in reversed(range(tries)):
+            try:
+                taken = submission.take_up(folder, run)
+                why = "a partner's site is away, or the server takes it for running"
+            except InterlaceError as e:
+                taken, why = False, str(e)
+            if taken:
+                say(f"{run.name} goes on")
+                break
+            if left:
+                time.sleep(5.0)
+            else:
+                say(f"{run.name} stands still ({why}); submit it again")
 
 
 def down(party: FoldersOption = None) -> None:

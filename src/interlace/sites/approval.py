@@ -179,11 +179,21 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
     Raises:
         Refused: another contract has this one's name here.
     """
+    said = _decided(folder, contract, submitter)
+    if said.state == "refused":
+        folder.forget_refused()
+    return said
+
+
+def _decided(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
     run = folder.run(contract.run)
     run.keep(contract)
     # What follows is not signed: it is no answer to this contract, which may come once more.
     if submitter != contract.active:
-        return Decision("refused", f"'{submitter}' submitted it for '{contract.active}' to drive")
+        not_theirs = f"'{submitter}' submitted it for '{contract.active}' to drive"
+        if not run.noted:
+            run.note(Status(state="refused", reason=not_theirs))
+        return Decision("refused", not_theirs)
     if folder.stopped:
         return Decision(
             "refused", f"'{folder.name}' has stopped everything (`party stop --lift` ends it)"

@@ -10,6 +10,7 @@
       user/            its user's kit, where it may submit jobs
       requests/        requests for certificates, with the private keys made for them
       account.sqlite   the privacy budget that its runs have used
+      refused.log      a line for each refused run whose folder is no longer kept
       STOP             while this is here, nothing leaves and nothing is answered
       tmp/             what rehearsals copy of the table; what a killed one left goes with the next
       runs/<run>/      contract.json, plan.json, approval.json, approvals/ of the others,
@@ -28,18 +29,22 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from interlace.boundary import Ledger
 from interlace.errors import InterlaceError, JobError, Refused
 from interlace.files import write_whole
 from interlace.job.spec import PartyFile, read_party_file
 from interlace.sites.contract import Contract
 
 ENVIRONMENT = "INTERLACE_PARTY"  # where a site's processes find their party's folder
+
+MOST_REFUSED = 100  # runs that were refused and whose folders are kept
 
 State = Literal[
     "waiting",  # for an approval
@@ -206,11 +211,24 @@ class RunFolder:
         status, begun = self.status, self.path / "job"
         if status.over or not begun.exists() or begun.read_text() != status.job:
             return False
-        try:
-            with _locked(self.path, fcntl.LOCK_NB):
-                return True
-        except BlockingIOError:
-            return False
+        return not _held(self.path)
+
+    @contextmanager
+    def follow(self) -> Iterator[None]:
+        """Say for the time of a ``with`` that this process hands the run in again where it must."""
+        (self.path / ".followed").touch()
+        with _locked(self.path / ".followed", fcntl.LOCK_SH):
+            yield
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether it stands still, and no process will hand it in again."""
+        return self.stands_still and not _held(self.path / ".followed")
+
+    @property
+    def noted(self) -> bool:
+        """Whether anything is known of how it stands."""
+        return (self.path / "status.json").exists()
 
     def note(self, status: Status) -> None:
         """Keep how it stands."""
@@ -309,7 +327,7 @@ class PartyFolder:
         with ExitStack() as mine:
             with _locked(place):
                 for left in place.iterdir():
-                    with suppress(BlockingIOError), _locked(left, fcntl.LOCK_NB):
+                    with suppress(BlockingIOError), _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB):
                         shutil.rmtree(left)
                 made = Path(tempfile.mkdtemp(dir=place))
                 mine.enter_context(_locked(made))
@@ -332,10 +350,26 @@ class PartyFolder:
         for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True):
             yield RunFolder(file.parent)
 
+    def forget_refused(self) -> None:
+        """Keep no more than the latest of the runs that were refused before anything left, and of
+        the others a line in ``refused.log``: whoever asks again and again fills no disk."""
+        refused = [run for run in self.runs() if run.status.state == "refused"]
+        for run in refused[MOST_REFUSED:]:
+            if _held(run.path) or (run.ledger.exists() and Ledger(run.ledger).sent_by(self.name)):
+                continue
+            with (self.root / "refused.log").open("a") as log:
+                when = datetime.fromtimestamp(run.status.updated, UTC)
+                log.write(f"{when:%F %T} UTC  {run.name}  {run.status.reason}\n")
+            shutil.rmtree(run.path)
+
     @property
     def met(self) -> set[str]:
         """The parties whose signed approval of some run is kept here."""
         return {file.stem for file in self.root.glob("runs/*/approvals/*.json")}
+
+    def left_alone(self) -> list[RunFolder]:
+        """The runs that this party drives, and that stand still until it hands them in again."""
+        return [r for r in self.runs() if r.contract.active == self.name and r.left_alone]
 
     def find(self, name: str | None) -> RunFolder:
         """A run by its name, its job's name, or the beginning of it; without one, the latest.
@@ -361,14 +395,25 @@ class PartyFolder:
 
 
 @contextmanager
-def _locked(folder: Path, how: int = 0) -> Iterator[None]:
-    """Hold a folder for the time of a ``with``, or as long as this process lives."""
-    held = os.open(folder, os.O_RDONLY)
+def _locked(place: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a file or folder for the time of a ``with``, or as long as this process lives."""
+    held = os.open(place, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | how)
+        fcntl.flock(held, how)
         yield
     finally:
         os.close(held)
+
+
+def _held(place: Path) -> bool:
+    """Whether some process holds a file or folder."""
+    try:
+        with _locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
 
 
 def here(folder: Path | None) -> PartyFolder:

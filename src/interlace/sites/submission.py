@@ -144,18 +144,46 @@ def watch(
         InterlaceError: the server was away for too long.
     """
     follow = _Following(folder, contract, job, on_state)
-    while True:
-        try:
-            with session(folder.user) as server:  # it ends when the server does
-                while (status := follow.look(server)) is None:
-                    time.sleep(LOOK_AGAIN)
-                return status
-        except JobError:
-            raise
-        except InterlaceError:
-            if follow.late:
+    follow.run.path.mkdir(parents=True, exist_ok=True)
+    with follow.run.follow():
+        while True:
+            try:
+                with session(folder.user) as server:  # it ends when the server does
+                    while (status := follow.look(server)) is None:
+                        time.sleep(LOOK_AGAIN)
+                    return status
+            except JobError:
                 raise
+            except InterlaceError:
+                if follow.late:
+                    raise
+                time.sleep(LOOK_AGAIN)
+
+
+def take_up(folder: PartyFolder, run: RunFolder) -> bool:
+    """Hand in a run again that was left alone, as by a machine that was started anew.
+
+    Args:
+        folder: The party's that drives it.
+        run: The run.
+
+    Returns:
+        Whether it was; else a partner's site is away, or the server still takes it for running.
+
+    Raises:
+        InterlaceError: the server cannot be reached.
+    """
+    before, follow = run.status, _Following(folder, run.contract, "", lambda _job, _state: None)
+    with run.follow(), session(folder.user) as server:
+        for _ in range(MOST_MISSED + 2):
+            if follow.look(server) is not None:
+                break
+            if follow.job not in ("", before.job):
+                doing = "for its sites to begin"
+                run.note(Status(state="waiting", doing=doing, done=before.done, job=follow.job))
+                return True
             time.sleep(LOOK_AGAIN)
+    return False
 
 
 class _Following:
