@@ -51,7 +51,15 @@ def test_a_job_is_written_as_it_was_read(folder: Path) -> None:
         ("name: x\nparties: {a: {table: t}}", "`parties`: a federation takes at least two"),
         ("name: x", "`parties`: field required"),
         ("- 1", "holds no fields"),
-        ("a: [", "is not YAML"),
+        (
+            "a: [",
+            "is not YAML: line 1, column 5: expected the node content, but found '<stream end>'",
+        ),
+        (
+            JOB + "compare: [# a]\nwire: 1",
+            "line 8, column 8: .*, while .* from line 7, column 10 on",
+        ),
+        (JOB + "a: b: c", r"line 7, column 5: mapping values are not allowed here\. A name with"),
         (JOB + "epoch: 3", "`epoch`: there is no such field"),
         (JOB + "seeds: [1, 1]", "`seeds`: a seed stands there twice"),
         (JOB + "seeds: [-1]", "`seeds.0`: input should be greater than or equal to 0"),
@@ -107,6 +115,14 @@ def test_a_wrong_party_file_is_told_once_and_by_its_name(
         f"{folder / 'job.yaml'}: `parties.vendor.{complaint[1:]}; `epoch`: there is no such field"
     )
     assert str(caught.value) == said
+
+
+def test_a_party_file_that_is_not_yaml_is_named_with_the_place(folder: Path) -> None:
+    (folder / "vendor" / "party.yaml").write_text("table: t.csv\ncategories: [# calls]\n")
+    with pytest.raises(
+        JobError, match=r"vendor/party.yaml is not YAML: line 3, column 1: .*quotes"
+    ):
+        read_job(folder / "job.yaml")
 
 
 def test_one_id_column_of_a_rule_needs_no_brackets(folder: Path) -> None:

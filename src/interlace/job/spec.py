@@ -359,10 +359,27 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         loader.name = str(path)  # for the errors
         data = loader.get_single_data()
     except yaml.YAMLError as e:
-        raise JobError(f"{path} is not YAML: {str(e).splitlines()[0]}") from e
+        raise JobError(f"{path} is not YAML: {_wrong(e)}") from e
     if not isinstance(data, dict):
         raise JobError(f"{path} holds no fields; see `interlace run --help` for an example")
     return data
+
+
+def _wrong(error: yaml.YAMLError) -> str:
+    """What is wrong with the YAML, by line and column."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return str(error).splitlines()[0]
+
+    def place(mark: yaml.Mark) -> str:
+        return f"line {mark.line + 1}, column {mark.column + 1}"
+
+    begun, start = "", error.context_mark
+    if start is not None and start.line < error.problem_mark.line:
+        begun = f", {error.context} from {place(start)} on"
+    return (
+        f"{place(error.problem_mark)}: {error.problem}{begun}. A name with ` #` or `: `, or that "
+        "begins with a sign such as # or [, needs quotes, as in `columns: ['# calls']`"
+    )
 
 
 _ID_OPTIONS = IdRule.model_fields.keys() - PartyFile.model_fields.keys()
