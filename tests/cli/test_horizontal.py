@@ -57,6 +57,11 @@ def test_one_table_becomes_a_trained_model_and_scores(
     assert scores["id"].to_list() == west["id"].to_list()
     assert set(scores["prediction"]) <= {"yes", "no"}
     assert "scored at their own party" in done.stderr
+    assert "!" not in done.stderr
+    odd = west.with_columns(x20=pl.Series(["9 mm", *west["x20"][1:].cast(pl.String)]))
+    odd.write_csv("odd.csv")
+    done = call("predict", "runs/cut", "--table", "west=odd.csv")
+    assert f"! west: 1 of {west.height} values of 'x20' do not read as numbers" in done.stderr
     done = call("predict", "runs/cut", "--table", "server=cut/west.csv")
     assert done.exit_code == 2
     assert "'server' had no people" in done.stderr

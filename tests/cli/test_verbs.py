@@ -8,6 +8,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -410,13 +411,15 @@ def test_networks_over_tables_train_on_one_thread_if_nobody_says_how_many(
         torch.set_num_threads(before)
 
 
-def test_predict_says_that_ids_lost_their_zeros_and_that_a_category_is_new(
+def test_predict_says_what_is_not_as_it_was_in_training(
     call: Call, tables: Tables, write_job: WriteJob
 ) -> None:
     number = pl.col("id").str.slice(1).str.zfill(6)
     found = {name: table.with_columns(number) for name, table in tables.items()}
     towns = pl.Series("town", ["Ulm", "Bonn", "Kiel"] * 40)
-    found["shop"] = found["shop"].with_columns(towns)
+    days = [(date(2022, 1, 1) + timedelta(days=i)).strftime("%d.%m.%Y") for i in range(120)]
+    read = {"when": days, "use": [f"{i}.5" for i in range(120)]}
+    found["shop"] = found["shop"].with_columns(towns, **{n: pl.Series(v) for n, v in read.items()})
     job = write_job(found, compare=["active_alone"])
     assert call("run", job, "--out", "run").exit_code == 0
     given = ("--table", "bank=new.csv", "--table", "shop=theirs.csv")
@@ -430,17 +433,32 @@ def test_predict_says_that_ids_lost_their_zeros_and_that_a_category_is_new(
     cut = found["bank"].with_columns(pl.col("id").str.strip_chars_start("0"))
     cut.filter(pl.col("id") != "").write_csv("new.csv")
     grown = pl.when(pl.int_range(pl.len()) < 5).then(pl.lit("Oslo")).otherwise("town")
-    found["shop"].with_columns(town=grown).write_csv("theirs.csv")
+    odd = found["shop"].with_columns(town=grown)
+    odd = odd.with_columns(when=pl.Series(["2022-07-01", "2022-07-02", "n/a", *days[3:]]))
+    odd.with_columns(use=pl.Series(["63.5 kWh", *read["use"][1:]])).write_csv("theirs.csv")
     done = call("predict", "run", *given)
     assert done.exit_code == 0, done.output
     assert "bank and shop would share 99 more people if leading zeros were ignored" in done.stderr
     assert (
         "shop: 5 people have a category in 'town' that the table of the run did not" in done.stderr
     )
-    assert "Oslo" not in done.output
+    told = "among the 120 of shop, where in training 83% were.\n"
+    assert f"none of the 119 people of bank is {told}" in done.stderr
+    for said in (
+        "2 of 119 values of 'when' do not read as dates of the form DD.MM.YYYY",
+        "1 of 120",
+    ):
+        assert f"shop: {said}" in done.stderr
+    assert not any(text in done.output for text in ("Oslo", "2022-07", "kWh"))
 
+    kept = pl.when(pl.int_range(pl.len()) < 2).then("id").otherwise("C-" + pl.col("id"))
+    found["bank"].with_columns(id=kept).write_csv("new.csv")
     Path("shop.csv").unlink()
-    assert "table of the run is not there" in call("predict", "run", *given).stderr
+    done = call("predict", "run", *given)
+    assert "table of the run is not there" in done.stderr
+    assert "leading zeros were ignored" not in done.stderr
+    few = "only 2 of the 120 people of bank are among the 120 of shop, where in training 83% were"
+    assert f"{few}; check that the id columns" in done.stderr
 
 
 def test_a_changed_ledger_shows(call: Call, finished: Path) -> None:

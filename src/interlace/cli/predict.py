@@ -78,6 +78,10 @@ def predict(
 
     doubts: list[str] = []
     _write(score(run, tables, tell=doubts.append), out)
+    _warn(doubts)
+
+
+def _warn(doubts: Sequence[str]) -> None:
     for doubt in doubts:
         say(Text.assemble(("! ", "bold yellow"), f"{doubt}."))
 
@@ -98,7 +102,10 @@ def _over_sites(run: Path, tables: Mapping[str, str], out: Path, *, most: int, y
         )
     if is_horizontal(agreed.method.name):
         files, at = {folder.name: folder.read()}, {folder.name: run}
-        _write(at_each_party(agreed.method, files, tables, at, agreed.seeds[0]), out)
+        doubts: list[str] = []
+        seed = agreed.seeds[0]
+        _write(at_each_party(agreed.method, files, tables, at, seed, tell=doubts.append), out)
+        _warn(doubts)
         return
     may_score(folder, agreed)
     contract, people = _contract(folder, run, tables[folder.name], most)

@@ -368,7 +368,7 @@ def _fit_text(
     if found["%d/%m/%Y"] == found[spelling] == found["%m/%d/%Y"]:
         notes.insert(0, "day and month could be either way round; read as day/month")
     if lost:
-        kind = f"dates of the form {_legible(spelling)}" if spelling else "numbers"
+        kind = f"dates of the form {date_form(spelling)}" if spelling else "numbers"
         notes.insert(
             0,
             f"{lost:,} of {known:,} values do not read as {kind}, as the others do, {done}; "
@@ -419,8 +419,8 @@ def as_dates(series: pl.Series, spelling: str | None) -> pl.Series:
     return dates.set(((year < 1800) | (year > 2200)).fill_null(False), None)
 
 
-def _legible(spelling: str) -> str:
-    """The spelling as a spreadsheet has it: ``DD.MM.YYYY``."""
+def date_form(spelling: str) -> str:
+    """How dates are spelt, as a spreadsheet has it: ``DD.MM.YYYY``."""
     for mark, letters in _LETTERS.items():
         spelling = spelling.replace(mark, letters)
     return spelling

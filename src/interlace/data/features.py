@@ -17,6 +17,7 @@ from interlace.data.columns import (
     ColumnPlan,
     ColumnReport,
     DateColumn,
+    date_form,
     fit_column,
     unread,
 )
@@ -162,6 +163,26 @@ class FeaturePlan(BaseModel):
         for i, values in enumerate((*numeric, *categories)):
             out[:, i] = values
         return torch.from_numpy(out)
+
+    def unread(self, frame: pl.DataFrame) -> list[str]:
+        """For each column with values that are no number, or date, as in training: how many.
+
+        They are gaps to the model. In sentences that hold no value.
+        """
+        said = []
+        for plan in self.columns:
+            if plan.name not in frame.columns:
+                continue
+            lost, known = _unread(plan, frame[plan.name])
+            if lost:
+                kind = "numbers"
+                if isinstance(plan, DateColumn):
+                    kind = f"dates of the form {date_form(plan.format)}" if plan.format else "dates"
+                said.append(
+                    f"{self.party}: {lost:,} of {known:,} values of '{plan.name}' do not read as "
+                    f"{kind}, as in training, and are taken for gaps"
+                )
+        return said
 
     def to_json(self) -> str:
         """The plan as JSON, from which :meth:`from_json` makes the same plan to the last bit."""

@@ -43,8 +43,9 @@ def predict(
         run: The run folder.
         tables: Each party's table of new people, by the party's name. A label column may be absent.
         seed: Which training's models to use; by default the first seed's.
-        tell: Hears what is doubtful: people who would match if ids were written as in training, and
-            categories that are new. In counts; not of a horizontal run.
+        tell: Hears what is doubtful: partners who hold hardly anybody, people who would match if
+            ids were written as in training, values that do not read as they did there, and
+            categories that are new. In counts; of a horizontal run the values alone.
 
     Returns:
         One row for each person of the active party's table: the id, ``prediction``, for a
@@ -66,7 +67,7 @@ def predict(
     if is_horizontal(job.method.name):
         files = {name: job.parties[name] for name in tables}
         folders = {name: trained.folder / "parties" / name for name in tables}
-        return at_each_party(job.method, files, tables, folders, trained.seed)
+        return at_each_party(job.method, files, tables, folders, trained.seed, tell=tell)
     federation = trained.simulate(tables)
     scores = trained.scores(federation)
     flush_ledgers(federation)
@@ -256,6 +257,8 @@ def at_each_party(
     tables: Mapping[str, str | Path],
     folders: Mapping[str, Path],
     seed: int,
+    *,
+    tell: Callable[[str], None] = warnings.warn,
 ) -> pl.DataFrame:
     """Each party scores its own people with the model that it kept of a horizontal training.
 
@@ -265,6 +268,7 @@ def at_each_party(
         tables: Their tables of people to score.
         folders: Where each keeps the model.
         seed: Of which training.
+        tell: Hears, in counts, of values that do not read as in training.
 
     Raises:
         JobError: a party had no people.
@@ -282,6 +286,8 @@ def at_each_party(
         party = make_party(name, new, label_needed=False)
         party.folder = folders[name]
         outputs = method.outputs_at(party, f"{choice.name}-{seed}")
+        for doubt in method.plan_.unread(party.frame):
+            tell(doubt)
         who = {"party": np.full(len(party), name), "model": np.full(len(party), "global")}
         parts.append(_beside(party, np.arange(len(party)), {**_columns(method, outputs), **who}))
     scores = pl.concat(parts, how="diagonal_relaxed")

@@ -197,6 +197,7 @@ class HorizontalMethod(Method):
         side.take_finished(State(state.tensors, state.meta.get("own", state.meta)))
         if side.label_plan is not None:
             self.label_plan_ = side.label_plan
+        self.plan_ = side.plan
         return side.outputs()
 
     def _own_logits(self, federation: Federation) -> Tensor:
