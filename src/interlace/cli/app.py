@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import functools
+import gc
 import traceback
 from collections.abc import Callable
 from typing import Annotated, NoReturn, ParamSpec, TypeVar
@@ -50,6 +52,8 @@ app = typer.Typer(
 )
 
 _debug = False
+
+atexit.register(gc.freeze)  # else all that was loaded is searched for garbage: a second
 
 
 def _version(wanted: bool) -> None:

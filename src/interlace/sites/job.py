@@ -12,7 +12,9 @@ and goes on from the checkpoints in them.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import gc
 import io
 import json
 import logging
@@ -31,7 +33,6 @@ from nvflare.collab import collab
 
 from interlace import runner
 from interlace.boundary import Ledger
-from interlace.boundary.policy import MOST_HOURS
 from interlace.engines import flare
 from interlace.engines.flare import Aborted
 from interlace.engines.sealed import Identity, Meeting
@@ -82,24 +83,7 @@ OUTCOMES: dict[str, State] = {s: s for s in ("finished", "refused", "paused", "f
 
 log = logging.getLogger(__name__)
 
-
-class Hub:
-    """The server's side: it sets the driver off, and sees nothing of the run but its outcome.
-
-    Args:
-        active: The party that drives.
-    """
-
-    def __init__(self, active: str) -> None:
-        self.active = active
-
-    @collab.main
-    def run(self) -> str:
-        """Have the driver drive; the job fails with it."""
-        outcome: str = collab.get_clients([self.active])[0](timeout=MOST_HOURS * 3600.0).drive()
-        if outcome != "finished":
-            raise RuntimeError(f"the run is {outcome}; the parties have been told why")
-        return outcome
+atexit.register(gc.freeze)  # else all that was loaded is searched for garbage: a second
 
 
 class Site:
@@ -142,7 +126,8 @@ class Site:
                 flare.answer_by(core, self.job, self.contract.active, self._receive)
         # What it would let out takes seconds to reckon: all parties do so at once.
         threading.Thread(target=self.gate, daemon=True).start()
-        threading.Thread(target=warm_up, daemon=True).start()  # else they do, one after the other
+        if not self.contract.scores:  # else they load it one after the other
+            threading.Thread(target=warm_up, daemon=True).start()
 
     def _make_way(self) -> None:
         """End this process once a later job goes on with the run here. A server that was started

@@ -47,7 +47,7 @@ KINDS: tuple[Kind, ...] = ("site", "user", "server")
 # All that a job may load here. FLARE takes these for beginnings, and calls whatever a module holds
 # under a name: with a whole module here, a job that nobody approved could call any function in it.
 CLASSES = [
-    "interlace.sites.job.Hub",
+    "interlace.sites.hub.Hub",
     "interlace.sites.job.Site",
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from interlace.boundary.policy import MOST_HOURS
 from interlace.data.suggest import nearest
 from interlace.errors import InterlaceError, JobError
 from interlace.sites import NOT_INSTALLED
@@ -32,6 +33,7 @@ except ModuleNotFoundError as e:
 
 LOGIN_SECONDS = 20.0
 CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
+ASK_AGAIN = 0.5  # seconds after which a site asks the server whether its job begins, or is over
 START_SECONDS = 120.0  # how long FLARE waits for all job processes to come up
 LOOK_AGAIN = 2.0
 MOST_MISSED = 3  # looks in a row at which a job that is said to run has been left
@@ -309,6 +311,7 @@ def write_job(contract: Contract, folder: Path) -> None:
         folder / "hub" / "config" / "config_fed_server.json",
         {
             "format_version": 2,
+            "server": {"task_request_interval": ASK_AGAIN},
             "workflows": [
                 {
                     "id": "controller",
@@ -319,8 +322,8 @@ def write_job(contract: Contract, folder: Path) -> None:
             "components": [
                 {
                     "id": "hub",
-                    "path": "interlace.sites.job.Hub",
-                    "args": {"active": contract.active},
+                    "path": "interlace.sites.hub.Hub",
+                    "args": {"active": contract.active, "seconds": MOST_HOURS * 3600.0},
                 }
             ],
         },
