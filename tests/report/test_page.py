@@ -98,6 +98,19 @@ def test_numbers_are_those_of_the_results(results: Results, tmp_path: Path) -> N
         assert np.isclose(data, value, rtol=1e-12, atol=0).any(), value
 
 
+def test_probabilities_worse_than_a_constant_guess_are_told(
+    insurance: Results, tmp_path: Path
+) -> None:
+    assert insurance.positives is not None
+    assert "the same probability" not in Page(written(insurance, tmp_path)).text
+    for fit in insurance.models[0].fits:  # −ln of the 5.98 % and 94.02 % it should give
+        fit.metrics["log_loss"] = 0.227
+    text = Page(written(insurance, tmp_path)).text
+    assert re.search(r"would cost 0\.226 ?, less than Split learning did\.", text)
+    insurance.positives = None
+    assert "the same probability" not in Page(written(insurance, tmp_path)).text
+
+
 def test_what_is_shown_rounds_what_is_meant(insurance: Results, tmp_path: Path) -> None:
     text = written(insurance, tmp_path)
     shown = re.findall(r'<data value="([-\d.e]+)">([−+]?[\d,]+\.\d+)</data>', text)

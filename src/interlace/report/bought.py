@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,6 +72,33 @@ def metric_rows(results: Results) -> list[MetricRow]:
             )
         )
     return rows
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What a constant guess does: the share of the outcome as everybody's probability.
+
+    Attributes:
+        log_loss: Its log-loss, −p ln p − (1 − p) ln(1 − p) for a share p of the people held out.
+        text: The same to read.
+        worse: Titles of the models whose log-loss is above it.
+    """
+
+    log_loss: float
+    text: str
+    worse: list[str]
+
+
+def constant_guess(results: Results) -> Constant | None:
+    """A constant guess, if some model's log-loss is above it; the share is the first seed's."""
+    p = results.positives
+    if p is None or not 0 < p < 1:
+        return None
+    loss = -p * math.log(p) - (1 - p) * math.log(1 - p)
+    found = [(m.title, s.mean) for m in results.models if (s := summary(m, "log_loss"))]
+    worse = [title for title, mean in found if mean > loss]
+    text = words.decimal(loss, _decimals(results, "log_loss"))
+    return Constant(loss, text, worse) if worse else None
 
 
 def _decimals(results: Results, metric: str) -> int:

@@ -18,7 +18,15 @@ from markupsafe import Markup, escape
 from interlace.files import write_whole
 from interlace.job.results import Flow, ModelResult, PartyResult, Results, Sheet
 from interlace.report import words
-from interlace.report.bought import curves, dots, kept_rows, learning, looks, metric_rows
+from interlace.report.bought import (
+    constant_guess,
+    curves,
+    dots,
+    kept_rows,
+    learning,
+    looks,
+    metric_rows,
+)
 from interlace.report.conversation import EXPLAINED, conversation
 from interlace.report.horizontal import by_party, drift
 from interlace.report.verdict import judge, to_show, unlabelled, who_alone
@@ -96,6 +104,7 @@ def _render(results: Results) -> str:
         done=sum(len(m.fits) for m in results.models),
         due=sum(len(results.seeds) for m in results.models if not m.skipped),
         rows=metric_rows(results),
+        constant=constant_guess(results),
         dots=[d for m in to_show(results) if (d := dots(results, m, look))],
         curves=curves(results, look),
         learning=[c for m in fitted if (c := learning(m, look[m.name]))],
