@@ -125,6 +125,22 @@ def test_a_partner_that_cannot_be_shown_it_is_away(both: Any) -> None:
     assert "'shop' could not answer 'the approvals'" in bank.run.status.reason
 
 
+def test_for_whom_it_waits_is_said_in_one_way_however_often_they_are_asked(
+    process: Any, make_party: Make, contract: Contract, tables: dict[str, Any]
+) -> None:
+    tables["clinic"] = tables["shop"]
+    three = contract.model_copy(update={"parties": ["shop", "bank", "clinic"]})
+    sites = {n: process(make_party(n), three) for n in three.parties}
+    bank = sites["bank"]
+    said: list[str] = []
+    bank.note = lambda _state, doing="", **_more: said.append(doing)
+    driver = Driver(bank, lambda name, frame, _seconds: sites[name]._receive(frame))
+    driver.patience = 0.5
+    assert driver.go() == "paused"
+    assert len(said) > 3
+    assert set(said) == {"for shop, bank and clinic to approve", ""}
+
+
 def test_a_run_whose_end_a_partner_did_not_hear_says_so_until_it_is_told(both: Any) -> None:
     bank, shop = both
 

@@ -125,7 +125,7 @@ def _with_plan(name: str, run: RunFolder) -> None:
     plan = plan_kept(run)
     if plan is None:
         raise JobError(f"'{run.name}' has no disclosure plan; `interlace plan {run.name}` makes it")
-    made = table("what left", "messages", "planned", "bytes", "planned", "")
+    made = table("what left", "messages", "about", "bytes", "at most", "")
     held = compare.against_plan(plan, _ledger(run), name)
     for h in held:
         verdict = Text("within", style="green") if h.within else Text("beyond", style="bold red")

@@ -56,15 +56,22 @@ def opened(folder: Path | None) -> PartyFolder:
 
 
 def the_one(folder: PartyFolder, name: str | None, fits: Callable[[RunFolder], bool]) -> RunFolder:
-    """The run that is named; without a name the only one that fits, or where none does the latest.
+    """The run that is named; without a name the only one that fits.
 
     Raises:
-        JobError: there is none of that name, or none is named and several fit.
+        JobError: there is none of that name; none is named, and several fit or none does.
     """
-    open_ = [run for run in folder.runs() if fits(run)] if name is None else []
+    if name is not None:
+        return folder.find(name)
+    open_ = [run for run in folder.runs() if fits(run)]
     if len(open_) > 1:
         raise JobError(f"several runs are open, so say which: {', '.join(r.name for r in open_)}")
-    return open_[0] if open_ else folder.find(name)
+    if not open_:
+        latest = folder.find(None)
+        raise JobError(
+            f"no run is open here; the latest, '{latest.name}', is {latest.status.state} already"
+        )
+    return open_[0]
 
 
 def confirm(question: str) -> None:

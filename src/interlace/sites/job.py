@@ -46,6 +46,7 @@ from interlace.methods.catalogue import entry
 from interlace.models import warm_up
 from interlace.party import Party, PassiveSide, RunSide, holds_state, read_state, write_state
 from interlace.party import State as Kept
+from interlace.report.words import listed
 from interlace.serve.batch import Outputs, Trained, outputs_in_batches
 from interlace.serve.endpoint import listen, read_token, serve, url_of
 from interlace.serve.online import Scorer
@@ -406,7 +407,8 @@ class Driver:
                 raise PartyAway(
                     name, "the contract", f"it has not approved within {self.contract.wait:g} hours"
                 )
-            self.site.note("waiting", f"for {' and '.join(waiting)} to approve")
+            due = sorted(waiting, key=self.contract.parties.index)  # or each look is a line of log
+            self.site.note("waiting", f"for {listed(due)} to approve")
             time.sleep(ASK_AGAIN)
             waiting.append(waiting.pop(0))
         keep_others(self.site.run, [word for word in words if word.party != self.site.folder.name])
