@@ -304,6 +304,8 @@ def test_who_has_answered_before_and_is_away_is_waited_for(
 def test_a_run_that_is_handed_in_says_for_whom_it_waits(
     call: Any, make_party: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from interlace.sites import submission
+
     bank = submitting(make_party, tmp_path, monkeypatch)
     submit = ("submit", "job.yaml", "--party", bank.root, "--yes", "--detach")
     assert "Now it is for shop: interlace approve small-" in call(*submit).output
@@ -311,6 +313,17 @@ def test_a_run_that_is_handed_in_says_for_whom_it_waits(
     assert run.status.state == "waiting"
     assert "for shop to approve" in call("status", "--party", bank.root).output
     assert "It is under way: waiting for shop to approve" in call(*submit).output
+
+    def servers_word(state: str, *up: str) -> str:
+        monkeypatch.setattr(submission, "state", lambda _kit, _job: state)
+        monkeypatch.setattr(submission, "connected", lambda _kit: up)
+        return str(call("status", run.name, "--party", bank.root).output)
+
+    assert "the site of shop is not up" in servers_word("SUBMITTED", "bank")
+    assert "has it as submitted" in servers_word("SUBMITTED", "bank", "shop")
+    assert "submit it again" in servers_word("FINISHED:EXECUTION_EXCEPTION", "bank", "shop")
+    (run.path / "job").write_text("one")
+    assert "server" not in servers_word("RUNNING", "bank", "shop")
     run.note(Status(state="paused", done=0.5, job="before"))
     (run.path / "approvals").mkdir()
     (run.path / "approvals" / "shop.json").write_text("{}")

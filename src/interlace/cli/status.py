@@ -9,6 +9,7 @@ from rich.text import Text
 
 from interlace.cli.console import say, show, table
 from interlace.cli.sites import FolderOption, RunArgument, opened, show_contract
+from interlace.errors import InterlaceError
 
 if TYPE_CHECKING:
     from interlace.sites.folder import PartyFolder, RunFolder, Status
@@ -60,6 +61,8 @@ def status(run: RunArgument = None, party: FolderOption = None) -> None:
     )
     if reason := stands_still(folder, one) or now.reason:
         show(f"  reason    {reason}")
+    if now.job and not (now.over or one.begun) and folder.user.exists():
+        show(f"  server    {_servers_word(folder, one)}")
     given = approval.answer_of(one)
     show(f"  answer    {f'{given.answer} by {given.by}, {given.time}' if given else 'none yet'}")
     show(f"  told      {_ago(now.updated)}", f"  folder    {one.path}")
@@ -72,6 +75,25 @@ def stands_still(folder: PartyFolder, run: RunFolder) -> str:
     if folder.name != run.contract.active:
         return f"stands still until '{run.contract.active}' submits it again"
     return f"stands still, since its process ended; it goes on by `interlace {verb_of(run)}` again"
+
+
+def _servers_word(folder: PartyFolder, run: RunFolder) -> str:
+    """Why a run that was handed in has not begun."""
+    from interlace.report.words import listed
+
+    try:
+        from interlace.sites import submission
+
+        state, here = (
+            submission.state(folder.user, run.status.job),
+            submission.connected(folder.user),
+        )
+    except InterlaceError as e:
+        return str(e)
+    if state.startswith("FINISHED"):
+        return f"its job ended before the sites began it ({state}); submit it again"
+    away = [name for name in run.contract.parties if name not in here]
+    return f"the site of {listed(away)} is not up" if away else f"has it as {state.lower()}"
 
 
 def verb_of(run: RunFolder) -> str:

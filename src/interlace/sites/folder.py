@@ -206,12 +206,15 @@ class RunFolder:
         write_whole(self.path / "job", job.encode())
 
     @property
+    def begun(self) -> bool:
+        """Whether a process here began the job that was handed in last."""
+        file = self.path / "job"
+        return file.exists() and file.read_text() == self.status.job
+
+    @property
     def stands_still(self) -> bool:
         """Whether a process had begun to carry the run out, and ended before it was over."""
-        status, begun = self.status, self.path / "job"
-        if status.over or not begun.exists() or begun.read_text() != status.job:
-            return False
-        return not _held(self.path)
+        return not self.status.over and self.begun and not _held(self.path)
 
     @contextmanager
     def follow(self) -> Iterator[None]:
