@@ -562,7 +562,6 @@ def check_enough(party: Party, rows: int, block: Block, read: Columns | None) ->
         f"{rows:,} people for {columns} columns{f' ({said})' if said else ''} are too few under "
         "encryption: the sums that this party gets would tell it single people's residuals",
         party=party.name,
-        file=party.file,
         way_out=way_out,
     )
 
