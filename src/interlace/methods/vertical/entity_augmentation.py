@@ -172,9 +172,9 @@ class EntityAugmentation(SplitVFL):
 
     def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
         assert isinstance(asked, Once)
-        views = [cut[asked.place[name]] for name, cut in self._came(asked).items()]
-        if self.own_ is not None:
-            views.append(self.own_.forward(asked.batch.own))
+        cuts = self._cuts(asked, asked.batch.own)
+        views = [cut[place] for cut, place in zip(cuts, asked.place.values(), strict=False)]
+        views += cuts[len(views) :]
         self.top_.train()
         with self.randomness_.stream():
             loss = self.objective_.loss(self.top_(views), asked.batch.y)

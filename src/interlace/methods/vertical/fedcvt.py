@@ -54,7 +54,7 @@ class CrossViewSide(SplitSide, WholeTableSide):
 class Drawn(Asked):
     """A batch with the people drawn beside it, as :meth:`FedCVT._batch` says."""
 
-    own: Tensor
+    rows: Tensor
     held: Tensor
     labels: Tensor
     others: list[tuple[str, Tensor]]
@@ -197,8 +197,7 @@ class FedCVT(SplitTraining):
 
     def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
         assert isinstance(asked, Drawn)
-        mine = [] if self.own_ is None else [self.own_.forward(asked.own)]
-        cuts = [*self._came(asked).values(), *mine]
+        cuts = self._cuts(asked, asked.rows)
         views = [
             torch.zeros(len(asked.held), h.shape[1]).index_copy(0, here.nonzero()[:, 0], h)
             for h, here in zip(cuts, asked.held.T, strict=True)

@@ -88,13 +88,15 @@ class Asked:
         batch: Which.
         positions: Whose, of each partner.
         answers: What waits for them.
-        cuts: The embeddings, once they have come: leaves, at which gradients gather.
+        cuts: The partners' embeddings, once they have come: leaves, at which gradients gather.
+        own: The active party's, likewise.
     """
 
     batch: Batch
     positions: dict[str, Tensor]
     answers: dict[str, Callable[[], Tensor]]
     cuts: dict[str, Tensor] = field(init=False, default_factory=dict)
+    own: Tensor | None = field(init=False, default=None)
 
 
 class SplitTraining(JointModel):
@@ -145,37 +147,41 @@ class SplitTraining(JointModel):
             for name, rows in positions.items()
         }
 
-    def _came(self, asked: Asked) -> dict[str, Tensor]:
-        """The embeddings that partners were asked for."""
+    def _cuts(self, asked: Asked, own: Tensor) -> list[Tensor]:
+        """The embeddings that partners were asked for, and the active party's last, if it has
+        columns, of these rows of its own."""
+        if self.own_ is not None:
+            asked.own = self.own_.forward(own).detach().requires_grad_()
         asked.cuts = {
             name: self._expect(name, answer(), len(asked.positions[name])).detach().requires_grad_()
             for name, answer in asked.answers.items()
         }
-        return asked.cuts
+        return [*asked.cuts.values()] + ([] if asked.own is None else [asked.own])
 
     def _learn(self, fed: Federation, batches: Iterable[Batch]) -> Tensor:
         """Learn from batches, one after the other. Returns the sum of the people's losses.
 
-        While the active party's networks learn from a batch its partners do so as well, and embed
-        the next.
+        While the active party's bottom model learns from a batch its partners' do so as well, and
+        embed the next.
         """
         total = torch.zeros(())
         ahead = (self._ask(fed, batch) for batch in batches)
         asked = next(ahead, None)
         while asked is not None:
             loss, reported = self._losses(fed, asked)
-            optimisers = self._optimisers()
-            for optimiser in optimisers:
-                optimiser.zero_grad()
+            if self.optimiser_ is not None:
+                self.optimiser_.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             for name, cut in asked.cuts.items():
                 assert cut.grad is not None
                 fed.active.boundary.about(asked.positions[name])
                 self.peers_[name].post(SplitSide.backward, cut.grad)
             total += reported.detach() * len(asked.batch.y)
-            asked = next(ahead, None)
-            for optimiser in optimisers:
-                optimiser.step()
+            own, asked = asked.own, next(ahead, None)
+            if self.own_ is not None and own is not None and own.grad is not None:
+                self.own_.backward(own.grad)
+            if self.optimiser_ is not None:
+                self.optimiser_.step()
         return total
 
     def fit(
@@ -233,18 +239,15 @@ class SplitTraining(JointModel):
         self._settle()
         return self
 
-    def _optimisers(self) -> list[torch.optim.Optimizer]:
-        """Those of the active party's own networks."""
-        own = self.own_.optimiser if self.own_ is not None else None
-        return [o for o in (own, self.optimiser_) if o is not None]
-
     def _set_rate(self, epoch: int, before: float) -> float:
         rate = self.optimisation.rate(epoch, self.epochs)
         if rate != before:
             for peer in self.peers_.values():
                 peer.post(BottomSide.schedule, {"rate": rate})
-            for optimiser in self._optimisers():
-                set_rate(optimiser, rate)
+            if self.own_ is not None:
+                self.own_.set_rate(rate)
+            if self.optimiser_ is not None:
+                set_rate(self.optimiser_, rate)
         return rate
 
 
@@ -254,8 +257,7 @@ class _Split(SplitTraining):
     protocol = "split"
 
     def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
-        mine = [] if self.own_ is None else [self.own_.forward(asked.batch.own)]
-        cuts = [*self._came(asked).values(), *mine]
+        cuts = self._cuts(asked, asked.batch.own)
         if not self.top_.training:
             self.top_.train()
         with self.randomness_.stream():

@@ -175,13 +175,11 @@ class FederatedTransfer(SplitTraining):
     def _losses(self, fed: Federation, asked: Asked) -> tuple[Tensor, Tensor]:
         """The loss with the parties' distance, and that of naming alone."""
         own, y = asked.batch.own, asked.batch.y
-        assert self.own_ is not None
         rows, known = self._known
         if len(rows) > MOST:
             some = torch.from_numpy(self._draws.choice(len(rows), MOST, replace=False))
             rows, known = rows[some], known[some]
-        mine = self.own_.forward(torch.cat([own, rows]))
-        cuts = list(self._came(asked).values())
+        *cuts, mine = self._cuts(asked, torch.cat([own, rows]))
         phi = translate(mine[len(own) :], known, self.objective_.outputs)
         named = self.objective_.loss(self.top_.name(cuts, phi), y)
         apart = torch.stack([F.mse_loss(mine[: len(own)], cut) for cut in cuts]).mean()
