@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from interlace.boundary import Kind, Ledger, Slot
-from interlace.engines.sites import Answering, Gate
+from interlace.engines.sites import Answering, Gate, Sites
 from interlace.errors import PolicyError, Refused
 from interlace.party import RunSide, State, read_state, write_state
 from interlace.sites.account import Account
@@ -124,6 +124,7 @@ def test_the_others_hear_who_refused_and_not_why(tmp_path: Path) -> None:
     class Refusing(Driver):
         def __init__(self, error: Exception) -> None:
             self.error = error
+            self.engine = cast(Sites, SimpleNamespace(joined=[]))
             self.site = cast(Site, SimpleNamespace(folder=SimpleNamespace(name="bank")))
 
         def _meet(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from interlace.boundary import Ledger
 from interlace.engines.sites import Unreachable
+from interlace.errors import JobError
 from interlace.job.results import Results
 from interlace.party import RunSide
 from interlace.sites import approval
@@ -123,6 +124,36 @@ def test_a_partner_that_cannot_be_shown_it_is_away(both: Any) -> None:
     away.patience = 0.0
     assert away.go() == "paused"
     assert "'shop' could not answer 'the approvals'" in bank.run.status.reason
+
+
+def test_who_takes_an_approval_back_in_the_middle_is_quoted(both: Any) -> None:
+    bank, shop = both
+
+    class TakenBack(Meets):
+        def _run(self) -> None:
+            super()._run()
+            approval.refuse(shop.folder, shop.run, "not today", by="hand")
+            shop._looked = float("-inf")
+            super()._run()
+
+    taken_back = TakenBack(bank, lambda _name, frame, _seconds: shop._receive(frame))
+    assert taken_back.go() == "refused"
+    assert bank.run.status.reason == "'shop' does not take part: not today"
+    assert shop.run.status.reason == "'shop' refused"
+
+
+def test_who_failed_is_told_where_to_look(both: Any) -> None:
+    bank, shop = both
+
+    class Fails(Meets):
+        def _run(self) -> None:
+            error = JobError("party 'shop': the table has changed")
+            error.by = "shop"
+            raise error
+
+    assert Fails(bank, lambda _name, frame, _seconds: shop._receive(frame)).go() == "failed"
+    assert bank.run.status.reason == "party 'shop': the table has changed"
+    assert shop.run.status.reason == "JobError at 'shop'; `interlace logs` here says what"
 
 
 def test_for_whom_it_waits_is_said_in_one_way_however_often_they_are_asked(

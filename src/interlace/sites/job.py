@@ -302,6 +302,8 @@ class Site:
             outcome, reason = self.answering.outcome
             if party is not None:
                 party.boundary.ledger.flush()
+            if reason.endswith(f" at '{self.folder.name}'"):  # of which the driver knows no more
+                reason += "; `interlace logs` here says what"
             if outcome in OUTCOMES:
                 self.note(OUTCOMES[outcome], done=float(outcome == "finished"), reason=reason)
         elif party is not None and party.progress != self._told:
@@ -368,7 +370,7 @@ class Driver:
                 return "paused", ended, ended
             self._run()
         except Refused as e:  # its words are for the driver, and not for all
-            return "refused", str(e), f"'{e.by or self.site.folder.name}' refused"
+            return "refused", self._why(e), f"'{e.by or self.site.folder.name}' refused"
         except PartyAway as e:
             self.engine.patience = 0.0  # who is away is not waited for once more
             return "paused", str(e), str(e)
@@ -381,6 +383,15 @@ class Driver:
             by = e.by if isinstance(e, InterlaceError) else ""
             return "failed", own, f"{kind} at '{by or self.site.folder.name}'"
         return "finished", "", ""
+
+    def _why(self, error: Refused) -> str:
+        """What a partner says who takes its approval back, instead of which message met that."""
+        with suppress(InterlaceError):
+            if error.by in self.engine.joined:
+                gate = self.engine.state(error.by)
+                if gate.state == "refused":
+                    return str(_declined(error.by, gate))
+        return str(error)
 
     def _meet(self) -> None:
         """Have everybody's signed approval, the driver's own among them.
