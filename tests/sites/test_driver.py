@@ -12,7 +12,7 @@ import pytest
 
 from interlace.boundary import Ledger
 from interlace.engines.sites import Unreachable
-from interlace.errors import JobError
+from interlace.errors import JobError, PartyAway
 from interlace.job.results import Results
 from interlace.party import RunSide
 from interlace.sites import approval
@@ -124,6 +124,25 @@ def test_a_partner_that_cannot_be_shown_it_is_away(both: Any) -> None:
     away.patience = 0.0
     assert away.go() == "paused"
     assert "'shop' could not answer 'the approvals'" in bank.run.status.reason
+
+
+def test_a_run_whose_job_was_ended_by_no_one_stands_as_it_was(
+    both: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank, shop = both
+    monkeypatch.setattr(job, "ABORT_SECONDS", 0.0)
+    ended: list[bool] = []
+
+    class Ended(Meets):
+        def _run(self) -> None:
+            bank.note("running", "epoch 3", 0.5)
+            ended.append(True)
+            raise PartyAway("shop", "a request", "the federation's server has ended the run")
+
+    driver = Ended(bank, lambda _name, frame, _seconds: shop._receive(frame), lambda: bool(ended))
+    assert driver.go() == "paused"
+    now = bank.run.status
+    assert (now.state, now.doing, now.done) == ("running", "epoch 3", 0.5)
 
 
 def test_who_takes_an_approval_back_in_the_middle_is_quoted(both: Any) -> None:

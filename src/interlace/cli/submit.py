@@ -125,7 +125,7 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
             shutil.rmtree(run.path)
         raise
     number = submission.submit(folder, contract)
-    if run.status.job == number:
+    if before.job == number:
         say(f"It is under way: {run.status.state} {run.status.doing}")
         return number
     said = [] if before.state == "refused" else approval.others_of(run)

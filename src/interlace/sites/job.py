@@ -342,7 +342,12 @@ class Driver:
         """Greet, wait for all approvals, run, and tell everybody what it came to."""
         state, reason, told = self._tried()
         finished, untold = state == "finished", self.engine.joined
-        stopped = self.aborted() and self.site.run.status.state == "stopped"  # who did has noted it
+        # Whoever stopped it has noted that; where FLARE ended the job, as when a site goes down, the
+        # run stands still until it is handed in again.
+        stopped = self.aborted() and (
+            self.site.run.status.state == "stopped"
+            or (state == "paused" and not self.contract.online)
+        )
         if not stopped:
             yet = _untold(untold) if finished else ""
             self.site.note(OUTCOMES[state], done=float(finished), reason=reason or yet)

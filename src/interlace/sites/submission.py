@@ -56,8 +56,11 @@ def submit(folder: PartyFolder, contract: Contract) -> str:
     Raises:
         InterlaceError: the server cannot be reached, or does not take it.
     """
+    run = folder.run(contract.run)
+    if run.left_alone and take_up(folder, run):
+        return run.status.job
     with session(folder.user) as server:
-        return _under_way(server, folder.run(contract.run)) or _submit(server, contract)
+        return _under_way(server, run) or _submit(server, contract)
 
 
 def state(kit: Path, job: str) -> str:
