@@ -12,6 +12,11 @@ from interlace.engines import InProcess
 from interlace.party import Party
 
 
+@pytest.fixture(autouse=True)
+def matched_before() -> None:
+    """These tests are about matching: nothing is looked up."""
+
+
 @pytest.fixture
 def parties() -> Callable[..., list[Party]]:
     """Make parties from lists of ids: ``parties(["x", "y"], ["y"])``; the first is 'active'."""
