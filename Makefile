@@ -24,10 +24,10 @@ demo: $(VENV)/.with-demo  ## Run the main job on real data, ending with the path
 	@$(BIN)/interlace demo
 
 test: $(VENV)/.with-test  ## Run the tests
-	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
+	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal
 
 test-flare: $(VENV)/.with-test $(VENV)/.with-flare  ## Run the tests over three NVIDIA FLARE sites
-	@$(BIN)/python -m pytest -m flare tests/flare tests/sites
+	@$(BIN)/python -m pytest -m flare -n $(JOBS) --maxprocesses 2 --dist loadfile tests/flare tests/sites
 
 lint: $(VENV)/.with-dev  ## Check style, types and layers
 	$(BIN)/ruff check .

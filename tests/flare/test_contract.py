@@ -25,6 +25,7 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.proto import MetaStatusValue
+from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
 
 from interlace.engines import flare
 from interlace.sites import provision, submission
@@ -106,6 +107,8 @@ def test_a_job_of_ours_names_exactly_what_sites_allow(tmp_path: Path) -> None:
     submission.write_job(contract, tmp_path)
     text = "".join(f.read_text() for f in tmp_path.glob("*/config/config_*.json"))
     assert set(re.findall(r'"path": "([^"]+)"', text)) == set(provision.CLASSES)
+    assert '"server": {\n  "task_request_interval": 0.5\n' in text
+    assert '"server.task_request_interval"' in inspect.getsource(ServerJsonConfigurator)
 
 
 def test_a_release_without_a_core_cell_gets_collab_calls() -> None:

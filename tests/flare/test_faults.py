@@ -40,7 +40,7 @@ def assert_as_in_one_process(federation: Local, of: Contract, folder: Path) -> N
 def test_a_run_that_lost_its_partner_goes_on_later_and_with_the_same_table_alone(
     federation: Local, tmp_path: Path
 ) -> None:
-    of, way = small("away", parties=PAIR, epochs=40, wait=0.01), federation.ways["lab"]
+    of, way = small("away", parties=PAIR, epochs=20, wait=0.005), federation.ways["lab"]
     lab = federation.folders["lab"]
     table = (lab.root / "table.csv").read_text()
     try:
@@ -116,7 +116,7 @@ def test_what_no_driver_should_send_is_refused_and_the_run_goes_on(
 
 
 def test_a_job_for_a_party_that_is_not_there_says_so(federation: Local) -> None:
-    status = federation.run(small("nobody", parties=["hospital", "clinic"], wait=0.002))
+    status = federation.run(small("nobody", parties=["hospital", "clinic"], wait=0.0005))
     assert status.state == "paused"
     assert "clinic" in status.reason
 

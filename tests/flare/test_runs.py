@@ -122,7 +122,7 @@ def test_a_job_may_load_no_other_classes_and_bring_no_code(
 def test_a_killed_job_process_is_replaced_and_the_run_goes_on(
     federation: Local, tmp_path: Path
 ) -> None:
-    of = small("killed", epochs=40, parties=NAMES[:2])
+    of = small("killed", epochs=20, parties=NAMES[:2])
     killed: list[psutil.Process] = []
 
     def kill(_job: str, state: str) -> None:
@@ -144,4 +144,4 @@ def test_a_killed_job_process_is_replaced_and_the_run_goes_on(
     assert len(jobs) == 1
     assert_same(models(federation, of), here(federation, of, tmp_path / "here"))
     log = json.loads((federation.folder(NAMES[0], of) / "results.json").read_text())
-    assert len(log["models"][0]["fits"][0]["history"]) == 40
+    assert len(log["models"][0]["fits"][0]["history"]) == 20
