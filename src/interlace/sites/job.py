@@ -342,8 +342,8 @@ class Driver:
         """Greet, wait for all approvals, run, and tell everybody what it came to."""
         state, reason, told = self._tried()
         finished, untold = state == "finished", self.engine.joined
-        # Whoever stopped it has noted that; where FLARE ended the job, as when a site goes down, the
-        # run stands still until it is handed in again.
+        # Whoever stopped it has noted that. Where FLARE ended the job, as when a site goes down, it
+        # stands still until it is handed in again.
         stopped = self.aborted() and (
             self.site.run.status.state == "stopped"
             or (state == "paused" and not self.contract.online)
