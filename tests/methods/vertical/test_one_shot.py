@@ -532,7 +532,8 @@ def test_the_held_out_say_nothing(cut_people: Any, blobs: Any) -> None:
 def test_only_the_seed_decides(limited: Any) -> None:
     def outputs(seed: int) -> np.ndarray:
         fed = limited(seed=7)
-        return few(dropout=0.2).fit(fed.fresh(seed, "")).predict_proba(fed.shared())
+        model = few(dropout=0.2, epochs=8, local_epochs=8, refine_epochs=4)
+        return model.fit(fed.fresh(seed, "")).predict_proba(fed.shared())
 
     np.testing.assert_array_equal(outputs(1), outputs(1))
     assert np.abs(outputs(1) - outputs(2)).max() > 1e-3
@@ -631,7 +632,7 @@ def test_a_killed_training_goes_on_to_the_same_result(
             if stop and during == "refine":
                 patched.setattr(FewShotVFL, "_second_round", _killed)
                 patched.setattr(OneShotVFL, "_represent", _killed)
-            model = make(dropout=0.3).fit(
+            model = make(dropout=0.3, epochs=8, local_epochs=8).fit(
                 train, checkpoint="run", on_epoch=_killed if stop and during == "head" else None
             )
         return model, model.predict_proba(train.shared().labelled())
