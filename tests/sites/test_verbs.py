@@ -176,7 +176,7 @@ def test_a_run_whose_process_ended_is_said_to_stand_still(
     ):
         run = folder.run(contract.run)
         run.keep(contract)
-        run.note(Status(state="running", doing="epoch 3", job="one"))
+        run.note(Status(state="running", doing="epoch 3", done=0.5, job="one", began=0.0))
         holds = f"""
 import sys, pathlib
 from interlace.sites.folder import RunFolder
@@ -190,12 +190,15 @@ sys.stdin.read()
             assert process.stdout is not None
             assert process.stdout.readline() == "there\n"
             assert not run.stands_still
-            assert "epoch 3" in call("status", "--party", folder.root).output
+            moving = call("status", "--party", folder.root).output
+            assert "epoch 3" in moving
+            assert " h " in moving  # are left
             process.kill()
         assert run.stands_still
         for arguments in ([], [run.name]):
             output = call("status", *arguments, "--party", folder.root).output
             assert said in " ".join(output.split())
+            assert " h " not in output
         run.note(Status(state="running", job="two"))  # handed in again, and not begun
         assert not run.stands_still
         run.note(Status(state="finished", job="one"))

@@ -40,26 +40,26 @@ def status(run: RunArgument = None, party: FolderOption = None) -> None:
         made = table("run", "driven by", "stands", "done", "left", "")
         made.columns[-1].justify = "left"
         for one in folder.runs():
-            now = one.status
+            now, still = one.status, stands_still(folder, one)
             made.add_row(
                 one.name,
                 one.contract.active,
                 Text(now.state, style=_COLOURS.get(now.state, "red")),
                 percent(now.done),
-                _left(now),
-                stands_still(folder, one) or now.doing or now.reason,
+                "–" if still else _left(now),
+                still or now.doing or now.reason,
             )
         show(made if made.row_count else "nobody has asked for a run yet")
         return
     one = folder.find(run)
-    now = one.status
+    now, still = one.status, stands_still(folder, one)
     show_contract(one.contract)
     show(
         Text.assemble("  stands    ", (now.state, _COLOURS.get(now.state, "red"))),
         f"  doing     {now.doing or '–'}",
-        f"  done      {percent(now.done)}, left {_left(now)}",
+        f"  done      {percent(now.done)}, left {'–' if still else _left(now)}",
     )
-    if reason := stands_still(folder, one) or now.reason:
+    if reason := still or now.reason:
         show(f"  reason    {reason}")
     if now.job and not (now.over or one.begun) and folder.user.exists():
         show(f"  server    {_servers_word(folder, one)}")
