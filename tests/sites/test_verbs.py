@@ -21,6 +21,7 @@ from interlace.boundary import Kind, Ledger, Message
 from interlace.boundary.message import Part
 from interlace.cli import app
 from interlace.cli.predict import _contract as of_table
+from interlace.errors import InterlaceError
 from interlace.job.spec import Job
 from interlace.serve.batch import Trained
 from interlace.sites import approval
@@ -334,6 +335,26 @@ def test_a_run_that_is_handed_in_says_for_whom_it_waits(
     assert (run.status.state, run.status.job, run.status.done) == ("waiting", "one", 0.5)
     run.note(Status(state="refused", job="before"))
     assert "Now it is for shop" in call(*submit).output
+
+
+@pytest.mark.flare
+def test_what_stands_still_can_be_stopped_though_the_server_has_no_such_job(
+    call: Any, make_party: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from interlace.sites import submission
+
+    def nothing(_kit: Path, job: str) -> None:
+        raise InterlaceError(f"no job {job}")
+
+    bank = submitting(make_party, tmp_path, monkeypatch)
+    call("submit", "job.yaml", "--party", bank.root, "--yes", "--detach")
+    monkeypatch.setattr(submission, "stop", nothing)
+    run = bank.find(None)
+    assert "no job one" in call("stop", "--party", bank.root).output
+    assert run.status.state == "waiting"
+    (run.path / "job").write_text("one")
+    assert call("stop", "--party", bank.root).exit_code == 0
+    assert run.status.state == "stopped"
 
 
 @pytest.mark.flare

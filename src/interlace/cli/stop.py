@@ -18,7 +18,7 @@ def stop(run: OpenRunArgument = None, party: FolderOption = None) -> None:
     takes its approval back, and the run ends for all. What was learnt so far stays with each party.
     To stop everything at once there is `interlace party stop`.
     """
-    from interlace.errors import JobError
+    from interlace.errors import InterlaceError, JobError
     from interlace.sites import approval
 
     folder = opened(party)
@@ -29,7 +29,11 @@ def stop(run: OpenRunArgument = None, party: FolderOption = None) -> None:
     if folder.name == one.contract.active and now.job and folder.user.exists():
         from interlace.sites import submission
 
-        submission.stop(folder.user, now.job)
+        try:
+            submission.stop(folder.user, now.job)
+        except InterlaceError:
+            if not one.stands_still:  # else there may be nothing to end
+                raise
         one.note(now.model_copy(update={"state": "stopped", "reason": "by hand"}))
         say(f"It can go on: the same `interlace {verb}` again")
     else:
