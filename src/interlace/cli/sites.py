@@ -61,6 +61,8 @@ def the_one(folder: PartyFolder, name: str | None, fits: Callable[[RunFolder], b
     Raises:
         JobError: there is none of that name; none is named, and several fit or none does.
     """
+    from interlace.sites.folder import JUST_ASKED
+
     if name is not None:
         return folder.find(name)
     open_ = [run for run in folder.runs() if fits(run)]
@@ -69,7 +71,8 @@ def the_one(folder: PartyFolder, name: str | None, fits: Callable[[RunFolder], b
     if not open_:
         latest = folder.find(None)
         raise JobError(
-            f"no run is open here; the latest, '{latest.name}', is {latest.status.state} already"
+            f"no run is open here; the latest, '{latest.name}', is {latest.status.state} already; "
+            f"{JUST_ASKED}"
         )
     return open_[0]
 

@@ -44,6 +44,7 @@ from interlace.sites.contract import Contract
 
 ENVIRONMENT = "INTERLACE_PARTY"  # where a site's processes find their party's folder
 
+JUST_ASKED = "what was just submitted takes some seconds to come"
 MOST_REFUSED = 100  # runs that were refused and whose folders are kept
 
 State = Literal[
@@ -382,7 +383,7 @@ class PartyFolder:
         """
         runs = list(self.runs())
         if not runs:
-            raise JobError(f"nobody has asked '{self.name}' for a run yet")
+            raise JobError(f"nobody has asked '{self.name}' for a run yet; {JUST_ASKED}")
         if name is None:
             return runs[0]
         fits = (
