@@ -26,6 +26,14 @@ settings.register_profile(
 )
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+FIRST = ("test_documentation.py", "test_examples.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes begins first, or one process would be at it when all others are done."""
+    items.sort(key=lambda item: item.path.name not in FIRST)
+
+
 SCALARS = [curve.new_scalar() for _ in range(32)]
 BLINDINGS = [curve.new_blinding() for _ in range(32)]
 HASHED = cache(curve.hash_to_curve)
@@ -34,8 +42,8 @@ MULTIPLIED = cache(lambda scalar, point, multiply=curve.multiply: multiply(scala
 
 @pytest.fixture(autouse=True)
 def matched_before() -> Iterator[None]:
-    """A third of the tests' time went into matching the same people over again. So all tests draw
-    the same secrets, and look up what was multiplied before; `tests/align` does without."""
+    """A third of what tests of methods take went into matching the same people over again. So all
+    draw the same secrets, and look up what was multiplied before; `tests/align` does without."""
     scalars, blindings = cycle(SCALARS), cycle(BLINDINGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curve, "new_scalar", lambda: next(scalars))
