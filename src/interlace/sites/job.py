@@ -3,8 +3,8 @@
 FLARE starts one process at each party and one at the server, and hands each the contract. The
 server's only says "go" to the party that drives. That one greets its partners, waits until all have
 approved, shows each that all others have, and carries out the job with
-:func:`interlace.runner.drive`; the others answer it until it says that the run is over. No code comes
-with a job: the processes load this module of the installed package.
+:func:`interlace.runner.drive`; the others answer it until it says that the run is over. No code
+comes with a job: the processes load this module of the installed package.
 
 FLARE resumes no job. A contract that is submitted again finds the run folders as they were left,
 and goes on from the checkpoints in them.
