@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hostile
 import polars as pl
+import pytest
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 from interlace.boundary import Ledger
 from interlace.cli import app
+from interlace.errors import JobError
 from interlace.sites import submission
 from interlace.sites.check import check
 from interlace.sites.contract import Contract
@@ -116,7 +118,10 @@ def test_what_no_driver_should_send_is_refused_and_the_run_goes_on(
 
 
 def test_a_job_for_a_party_that_is_not_there_says_so(federation: Local) -> None:
-    status = federation.run(small("nobody", parties=["hospital", "clinic"], wait=0.0005))
+    of = small("nobody", parties=["hospital", "clinic"], wait=0.0005)
+    with pytest.raises(JobError, match=r"no site called 'clinic' is up.*hospital, lab, registry"):
+        submission.away(federation.driver, of)
+    status = federation.run(of)
     assert status.state == "paused"
     assert "clinic" in status.reason
 
