@@ -444,9 +444,11 @@ def test_who_asks_again_and_again_leaves_lines_and_not_folders(
     ledger, part = Ledger(sent.ledger), Part(Kind.CONTROL, {"a": 1})
     ledger.record("sent", Message("run", "begin", "shop", "bank", 0, (part,)), part, "")
     ledger.close()
-    runs = [sent, *(asks(n, "clinic" if n == 3 else "bank") for n in range(1, 6))]
-    # What was refused after something had left is kept, and so are the latest.
-    assert [r.path.exists() for r in runs] == [True, False, False, False, True, True]
+    runs = [sent, *(asks(n, "clinic" if n == 3 else "bank") for n in range(1, 4))]
+    approval.refuse(shop, by_hand := asks(4), "not this one", by="hand")
+    runs += [by_hand, asks(5), asks(6)]
+    # What was refused after something had left is kept, or by hand, and so are the latest.
+    assert [r.path.exists() for r in runs] == [True, False, False, False, True, True, True]
     lines = (shop.root / "refused.log").read_text().splitlines()
     assert [line.split("  ")[1] for line in lines] == [r.name for r in runs[1:4]]
     assert "is not for 'credit'" in lines[0]

@@ -181,7 +181,8 @@ def decide(folder: PartyFolder, contract: Contract, submitter: str) -> Decision:
     """
     said = _decided(folder, contract, submitter)
     if said.state == "refused":
-        folder.forget_refused()
+        with _one_at_a_time(folder):  # two may be refused at once
+            folder.forget_refused()
     return said
 
 
