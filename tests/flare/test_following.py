@@ -125,6 +125,9 @@ def test_a_run_left_alone_is_handed_in_again_once(
     run.note(run.status.model_copy(update={"done": 0.4}))
     with run.follow():
         assert folder.left_alone() == []
+    folder.stop_file.touch()
+    assert folder.left_alone() == []
+    folder.stop_file.unlink()
     assert folder.left_alone() == [run]
     assert not submission.take_up(folder, run)  # the server has it, and so have all sites
     server.sites["bank"] = ""

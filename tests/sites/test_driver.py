@@ -145,6 +145,28 @@ def test_a_run_whose_job_was_ended_by_no_one_stands_as_it_was(
     assert (now.state, now.doing, now.done) == ("running", "epoch 3", 0.5)
 
 
+def test_what_was_stopped_by_hand_is_not_called_running_by_a_process_that_has_yet_to_hear_it(
+    both: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank, shop = both
+    monkeypatch.setattr(job, "ABORT_SECONDS", 0.0)
+    ended: list[bool] = []
+
+    class Stopped(Meets):
+        def _run(self) -> None:
+            bank.note("running", "epoch 3", 0.5)
+            by_hand = bank.run.status.model_copy(update={"state": "stopped", "reason": "by hand"})
+            bank.run.note(by_hand)
+            bank.note("running", "epoch 4", 0.6)
+            ended.append(True)
+            raise PartyAway("shop", "a request", "the federation's server has ended the run")
+
+    driver = Stopped(bank, lambda _name, frame, _seconds: shop._receive(frame), lambda: bool(ended))
+    driver.go()
+    assert (bank.run.status.state, bank.run.status.reason) == ("stopped", "by hand")
+    assert not bank.run.stands_still
+
+
 def test_who_takes_an_approval_back_in_the_middle_is_quoted(both: Any) -> None:
     bank, shop = both
 

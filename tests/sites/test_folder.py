@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,3 +107,24 @@ def test_how_a_run_stands_is_kept_and_says_how_long_it_still_takes(
     run.note(Status(state="paused", reason="'shop' was away"))
     assert run.status.over
     assert run.status.seconds_left is None
+
+
+def test_a_run_that_is_followed_shows_over_nfs_too(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def of_nfs(file: int, how: int) -> None:
+        writes = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+        if how & fcntl.LOCK_EX and not writes and not stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EBADF, "not open for writing")
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
+    run = make_party("bank").run(contract.run)
+    run.keep(contract)
+    run.note(Status(state="running", job="first"))
+    (run.path / "job").write_text("first")
+    with run.follow():
+        assert not run.left_alone
+    assert run.left_alone

@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -356,9 +357,13 @@ class PartyFolder:
 
     def forget_refused(self) -> None:
         """Keep no more than the latest of the runs that were refused before anything left, and of
-        the others a line in ``refused.log``: whoever asks again and again fills no disk."""
+        the others a line in ``refused.log``: whoever asks again and again fills no disk. A word
+        given by hand stays: without it a standing rule would answer when the run comes again."""
         refused = [run for run in self.runs() if run.status.state == "refused"]
         for run in refused[MOST_REFUSED:]:
+            given = run.path / "approval.json"
+            if given.exists() and json.loads(given.read_text())["by"] == "hand":
+                continue
             if _held(run.path) or (run.ledger.exists() and Ledger(run.ledger).sent_by(self.name)):
                 continue
             with (self.root / "refused.log").open("a") as log:
@@ -372,7 +377,10 @@ class PartyFolder:
         return {file.stem for file in self.root.glob("runs/*/approvals/*.json")}
 
     def left_alone(self) -> list[RunFolder]:
-        """The runs that this party drives, and that stand still until it hands them in again."""
+        """The runs that this party drives, and that stand still until it hands them in again; none
+        while it has stopped everything."""
+        if self.stopped:
+            return []
         return [r for r in self.runs() if r.contract.active == self.name and r.left_alone]
 
     def find(self, name: str | None) -> RunFolder:
@@ -401,7 +409,8 @@ class PartyFolder:
 @contextmanager
 def _locked(place: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Hold a file or folder for the time of a ``with``, or as long as this process lives."""
-    held = os.open(place, os.O_RDONLY)
+    # Over NFS a file is locked for one alone only by whom it is open for writing.
+    held = os.open(place, os.O_RDONLY if place.is_dir() else os.O_RDWR)
     try:
         fcntl.flock(held, how)
         yield

@@ -253,6 +253,9 @@ class Site:
         """Keep how the run stands here; large messages to several partners have it said at once."""
         with self._noting:
             before = self.run.status
+            stopped = (before.state, before.job) == ("stopped", self.job)
+            if stopped and state in ("waiting", "running"):  # by hand; it has yet to be heard here
+                return
             began = before.began if before.state == state else time.time()
             if (before.state, before.doing) != (state, doing):
                 log.info("%s  %s", state, doing)
