@@ -144,3 +144,6 @@ def test_a_partner_does_not_hand_in_what_another_drives(folder: PartyFolder) -> 
     (run.path / "job").write_text("first")
     assert run.left_alone
     assert folder.left_alone() == []
+    run.note(Status(state="finished", job="first"))
+    (run.path / "contract.json").write_text("{}")  # of a version of long ago
+    assert folder.left_alone() == []

@@ -381,7 +381,8 @@ class PartyFolder:
         while it has stopped everything."""
         if self.stopped:
             return []
-        return [r for r in self.runs() if r.contract.active == self.name and r.left_alone]
+        # In this order: a finished run's contract may be of a version that can no longer be read.
+        return [r for r in self.runs() if r.left_alone and r.contract.active == self.name]
 
     def find(self, name: str | None) -> RunFolder:
         """A run by its name, its job's name, or the beginning of it; without one, the latest.
