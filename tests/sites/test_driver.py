@@ -197,6 +197,18 @@ def test_who_failed_is_told_where_to_look(both: Any) -> None:
     assert shop.run.status.reason == "JobError at 'shop'; `interlace logs` here says what"
 
 
+def test_a_party_file_that_cannot_be_read_is_not_quoted_to_the_driver(both: Any) -> None:
+    bank, shop = both
+
+    class Broken(Meets):
+        def _run(self) -> None:
+            (shop.folder.root / "party.yaml").write_text("table: *private\n")
+            super()._run()
+
+    assert Broken(bank, lambda _name, frame, _seconds: shop._receive(frame)).go() == "failed"
+    assert bank.run.status.reason == "the party file of 'shop' cannot be read"
+
+
 def test_for_whom_it_waits_is_said_in_one_way_however_often_they_are_asked(
     process: Any, make_party: Make, contract: Contract, tables: dict[str, Any]
 ) -> None:

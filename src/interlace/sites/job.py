@@ -187,9 +187,17 @@ class Site:
         Raises:
             Refused: its policy has come to object since it approved, or its privacy budget does not
                 allow that the run goes on.
+            JobError: its file cannot be read; or it is to be scored, and its table does not fit.
         """
-        file, plan = self.folder.read(), plan_for(self.folder, self.run)
         scores, drives = self.contract.scores, self.answering is None
+        try:
+            file = self.folder.read()
+        except JobError as e:
+            if drives:
+                raise
+            # The driver reads this: what stands in the file, and where it lies, is not its affair.
+            raise JobError(f"the party file of '{self.folder.name}' cannot be read") from e
+        plan = plan_for(self.folder, self.run)
         if self.folder.name == self.contract.arbiter:
             file = as_arbiter(file)
         if scores and scores.batch and drives:
