@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
+from interlace.cli import party
+from interlace.errors import InterlaceError
 from interlace.sites import submission
 from interlace.sites.contract import Contract
-from interlace.sites.folder import PartyFolder, Site, Status
+from interlace.sites.folder import PartyFolder, RunFolder, Site, Status
 
 CONTRACT = Contract(name="small", parties=["bank", "shop"], active="bank")
 
@@ -99,6 +102,18 @@ def test_a_run_that_has_ended_here_is_ending_there(folder: PartyFolder) -> None:
     assert looked(folder, server) == "first"
 
 
+def test_what_was_stopped_is_not_handed_in_again_by_who_follows_it(
+    folder: PartyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, nothing = Server(), SimpleNamespace(job_info=[], client_info=[])
+    monkeypatch.setattr(server, "get_system_info", lambda: nothing)  # it was started anew
+    folder.run(CONTRACT.run).note(Status(state="stopped", job="first"))
+    follow = submission._Following(folder, CONTRACT, "first", lambda _job, _state: None)
+    looks = [follow.look(server) for _ in range(3)]  # type: ignore[arg-type]
+    assert [look and look.state for look in looks] == [None, None, "stopped"]
+    assert (follow.job, list(server.jobs)) == ("first", ["first"])
+
+
 def test_a_job_under_way_is_followed_and_no_second_handed_in(folder: PartyFolder) -> None:
     server = Server()
     assert looked(folder, server, job="", times=1) == "first"
@@ -134,6 +149,25 @@ def test_a_run_left_alone_is_handed_in_again_once(
     assert submission.submit(folder, CONTRACT) == "second"
     assert (server.ended, run.status.job, run.status.done) == (["first"], "second", 0.4)
     assert folder.left_alone() == []
+
+
+def test_what_is_stopped_while_the_server_is_away_is_not_handed_in_when_it_is_back(
+    folder: PartyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, tried = folder.run(CONTRACT.run), []
+    run.keep(CONTRACT)
+    run.note(Status(state="running", job="first"))
+    (run.path / "job").write_text("first")
+
+    def away(_folder: PartyFolder, _run: RunFolder) -> bool:
+        tried.append(_run.status.state)
+        run.note(Status(state="stopped", job="first"))
+        raise InterlaceError("the server is away")
+
+    monkeypatch.setattr(submission, "take_up", away)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    party._go_on(folder, 3)
+    assert tried == ["running"]
 
 
 def test_a_partner_does_not_hand_in_what_another_drives(folder: PartyFolder) -> None:

@@ -222,6 +222,8 @@ def _go_on(folder: PartyFolder, tries: int = 1) -> None:
 
     for run in folder.left_alone():
         for left in reversed(range(tries)):
+            if run not in folder.left_alone():  # stopped, or handed in, since the last try
+                break
             try:
                 taken = submission.take_up(folder, run)
                 why = "a partner's site is away, or the server takes it for running"

@@ -216,7 +216,8 @@ class _Following:
         """Submit the contract if no job of it is there; how the run stands, once it is over."""
         self.job = self.job or self._earlier(server) or _submit(server, self.contract)
         state, status = _state(server, self.job), self.run.status
-        over = status.job == self.job and status.state in ("finished", "refused", "failed")
+        ends = ("finished", "refused", "failed", "stopped")
+        over = status.job == self.job and status.state in ends
         if state == RunStatus.RUNNING.value and self._lost(server, status):
             if over:  # which a busy server notes late
                 return status
