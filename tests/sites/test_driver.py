@@ -183,6 +183,24 @@ def test_who_takes_an_approval_back_in_the_middle_is_quoted(both: Any) -> None:
     assert shop.run.status.reason == "'shop' refused"
 
 
+def test_a_driver_that_takes_its_own_approval_back_goes_no_further(both: Any) -> None:
+    bank, shop = both
+    reached: list[str] = []
+
+    class TakenBack(Meets):
+        def _run(self) -> None:
+            federation = SimpleNamespace(tell=lambda _what, said: reached.append(said["doing"]))
+            for epoch in ("epoch 1", "epoch 2"):
+                self._tell(federation, epoch, 0.5)  # type: ignore[arg-type]
+                approval.refuse(bank.folder, bank.run, "not today", by="hand")
+
+    taken_back = TakenBack(bank, lambda _name, frame, _seconds: shop._receive(frame))
+    assert taken_back.go() == "refused"
+    assert reached == ["epoch 1"]
+    assert bank.run.status.reason == "'bank' does not take part: not today"
+    assert shop.run.status.reason == "'bank' refused"
+
+
 def test_who_failed_is_told_where_to_look(both: Any) -> None:
     bank, shop = both
 

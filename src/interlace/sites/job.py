@@ -53,6 +53,7 @@ from interlace.serve.online import Scorer
 from interlace.sites import columns
 from interlace.sites.approval import (
     Approval,
+    answer_of,
     approved_by,
     approved_by_others,
     charge_again,
@@ -468,7 +469,7 @@ class Driver:
         """Answer questions about people over HTTP until the job is ended.
 
         Raises:
-            Refused: a partner has taken its approval back.
+            Refused: a partner, or the driver itself, has taken its approval back.
         """
         listening = Listening.of(self.site.run.path)
         token = read_token(listening.token_file)
@@ -504,6 +505,9 @@ class Driver:
 
         def look() -> None:
             while not self.aborted():
+                if why := self._taken_back():
+                    refusals.append(why)
+                    break
                 alone = "" if scorer.has_joint else ", alone"
                 self.site.note("running", f"answers at {address}{alone}", reason=away)
                 if over.wait(ASK_AGAIN):
@@ -549,9 +553,22 @@ class Driver:
         write_whole(run.scores, content.getvalue())
 
     def _tell(self, federation: Federation, doing: str, done: float) -> None:
-        """Note how far the run is, and tell the partners."""
+        """Note how far the run is, and tell the partners.
+
+        Raises:
+            Refused: the driver itself has taken its approval back.
+        """
+        if why := self._taken_back():
+            raise why
         self.site.note("running", doing, done)
         federation.tell(RunSide.progress, {"doing": doing[:200], "share": done})
+
+    def _taken_back(self) -> Refused | None:
+        """Why the run ends, where the driver has refused what it had approved before."""
+        given = answer_of(self.site.run)
+        if given is None or given.answer == "approved":
+            return None
+        return _declined(given.party, Gate("refused", given.reason))
 
     def _federation(self) -> Federation:
         contract = self.contract
