@@ -17,7 +17,7 @@ from interlace.job.results import Results
 from interlace.party import RunSide
 from interlace.sites import approval
 from interlace.sites.contract import Contract
-from interlace.sites.folder import ENVIRONMENT, PartyFolder
+from interlace.sites.folder import ENVIRONMENT, PartyFolder, Status
 from interlace.sites.plan import Leaving, Plan
 
 pytest.importorskip("nvflare")
@@ -181,6 +181,16 @@ def test_who_takes_an_approval_back_in_the_middle_is_quoted(both: Any) -> None:
     assert taken_back.go() == "refused"
     assert bank.run.status.reason == "'shop' does not take part: not today"
     assert shop.run.status.reason == "'shop' refused"
+
+
+def test_a_job_that_another_submits_leaves_the_run_as_it_stands(both: Any) -> None:
+    bank, shop = both
+    for site in both:
+        site.gate()
+        site.submitter, site._looked = "shop", float("-inf")
+        site.run.note(Status(state="finished", done=1.0, job="before"))
+    assert Meets(bank, lambda _name, frame, _seconds: shop._receive(frame)).go() == "refused"
+    assert [(s.run.status.state, s.run.status.job) for s in both] == [("finished", "before")] * 2
 
 
 def test_a_driver_that_takes_its_own_approval_back_goes_no_further(both: Any) -> None:

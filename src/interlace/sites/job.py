@@ -260,6 +260,8 @@ class Site:
 
     def note(self, state: State, doing: str = "", done: float = 0.0, reason: str = "") -> None:
         """Keep how the run stands here; large messages to several partners have it said at once."""
+        if self.submitter != self.contract.active:  # a job that is not its driver's changes nothing
+            return
         with self._noting:
             before = self.run.status
             stopped = (before.state, before.job) == ("stopped", self.job)
