@@ -202,11 +202,12 @@ def test_decimal_commas_where_fields_are_separated_by_semicolons(tmp_path: Path)
         (["71,2", "n/a", " 3", "", "-"], [71.2, None, 3.0, None, None]),
         (["71,2", "3,5 kWh", "8", "1,5"], ["71.2", "3,5 kWh", "8", "1.5"]),
         (["1,2", "3", "1,2,4"], ["1,2", "3", "1,2,4"]),  # of labels, or of thousands
-        (["12,50", "1.234", "3.2020"], ["12,50", "1.234", "3.2020"]),
+        (["12,50", "1.234"], ["12,50", "1.234"]),
+        (["1.234,5", "1.234", "3.2020"], ["1.234,5", "1.234", "3.2020"]),
         (["12,50", "1.234", "-1.234.567,5", "0,5"], [12.5, 1234.0, -1234567.5, 0.5]),
         (["0,5", "1.5", ""], [0.5, 1.5, None]),
     ],
-    ids=["gaps", "one is no number", "lists", "points of two kinds", "thousands", "points"],
+    ids=["gaps", "one is no number", "lists", "either", "two kinds", "thousands", "points"],
 )
 def test_decimal_commas_beside_what_is_no_number(
     tmp_path: Path, values: list[str], read: list[Any]

@@ -295,10 +295,10 @@ def _read_text(path: Path, party: str, file: str, ids: Sequence[str]) -> pl.Data
 def _decimal_commas(frame: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
     """Where fields are not separated by commas, ``0,5`` is a number as much of Europe writes it.
 
-    Value by value, so that one which is no number leaves the others readable. Points beside such
-    commas part thousands (``1.234`` is 1234), unless another value has a point that cannot; then
-    the column is left, as it is where a value has several commas: they part thousands, or the items
-    of a list.
+    Value by value, so that one which is no number leaves the others readable. A column in which a
+    value has several commas is left: they part thousands, or the items of a list. Points may part
+    thousands too, as ``1.234,5`` or ``1.234.567`` in the column proves; where none does, or another
+    value has a point that cannot, ``1.234`` could be either number, and the column is left.
     """
     read = []
     for series in frame:
@@ -309,11 +309,12 @@ def _decimal_commas(frame: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
             continue
         if text.str.contains(r"^[+-]?\d+(,\d+){2,}$").any():
             continue
-        thousands = text.str.contains(r"^[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?$").fill_null(False)
-        if thousands.any():
-            if text.filter(~thousands).str.contains(r"^[+-]?\d+\.\d+$").any():
+        grouped = text.str.contains(r"^[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?$").fill_null(False)
+        if grouped.any():
+            proven = text.filter(grouped).str.contains(r"\.\d{3}[.,]").any()
+            if not proven or text.filter(~grouped).str.contains(r"^[+-]?\d+\.\d+$").any():
                 continue
-            text = text.str.replace_all(".", "", literal=True).zip_with(thousands, text)
+            text = text.str.replace_all(".", "", literal=True).zip_with(grouped, text)
         spelt = text.str.replace(r"^([+-]?\d+),(\d+)$", "$1.$2")
         numbers = spelt.cast(pl.Float64, strict=False)
         whole = (numbers.is_not_null() | is_gap(spelt)).all()
