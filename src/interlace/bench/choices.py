@@ -37,7 +37,7 @@ METHODS = (
     "apc_vfl",
 )
 # Left out on images for what they cost there: each trains a network on all unaligned images.
-TABLES_ONLY = ("ss_vfl_i", "fed_once", "transfer", "vfedtrans", "apc_vfl")
+TABLES_ONLY = ("ss_vfl_i", "fed_once", "transfer", "apc_vfl")
 # What there is to gain from labels of people whom one party alone holds, they gain from.
 LABELS_NEEDED = ("mean_imputation", "entity_augmentation")
 
