@@ -9,7 +9,7 @@ A federation of three sites on this machine: processes of their own, mutual TLS,
   operation.
 - **Epoch**: split learning of two parties over 30,000 people in batches of 256, in one process,
   deployed, and deployed with every operation waited for: which share of that last gap it hides to
-  send a batch's backward with the next one's forward.
+  send a batch's backward with the next one's forward, and to learn meanwhile.
 - **One-shot**: the same for the one-shot method, without the last.
 - **Start**: from no federation to the first round.
 
@@ -45,7 +45,7 @@ from local import NAMES, Local, in_process  # noqa: E402
 
 ROUND_TRIP, HIDDEN, ONE_SHOT, START = 2.5, 0.5, 1.5, 60.0  # the targets
 FLAT = {"threads": 3, "share": 1.1}  # more threads, and memory over what it was at a tenth
-PEOPLE, COLUMNS, EPOCHS = 30_000, 10, 5
+PEOPLE, COLUMNS, EPOCHS = 30_000, 10, 12
 
 
 def people() -> dict[str, pl.DataFrame]:
