@@ -112,7 +112,7 @@ def test_a_job_of_ours_names_exactly_what_sites_allow(tmp_path: Path) -> None:
     submission.write_job(contract, tmp_path)
     text = "".join(f.read_text() for f in tmp_path.glob("*/config/config_*.json"))
     assert set(re.findall(r'"path": "([^"]+)"', text)) == set(provision.CLASSES)
-    assert '"server": {\n  "task_request_interval": 0.5\n' in text
+    assert '"server": {\n  "task_request_interval": 1.0\n' in text
     assert '"server.task_request_interval"' in inspect.getsource(ServerJsonConfigurator)
 
 

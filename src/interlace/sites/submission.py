@@ -33,7 +33,9 @@ except ModuleNotFoundError as e:
 
 LOGIN_SECONDS = 20.0
 CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
-ASK_AGAIN = 0.5  # seconds after which a site asks the server whether its job begins, or is over
+# Seconds after which a site asks the server whether its job begins, or is over. FLARE keeps a thread
+# for 65 seconds for each such question.
+ASK_AGAIN = 1.0
 START_SECONDS = 120.0  # how long FLARE waits for all job processes to come up
 LOOK_AGAIN = 2.0
 MOST_MISSED = 3  # looks in a row at which a job that is said to run has been left
