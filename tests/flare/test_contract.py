@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,8 +23,6 @@ from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
-from nvflare.fuel.f3.communicator import Communicator
-from nvflare.fuel.f3.sfm.conn_manager import FRAME_THREAD_POOL_SIZE, ConnManager
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.proto import MetaStatusValue
 from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
@@ -131,22 +126,3 @@ def test_a_release_without_a_core_cell_gets_collab_calls() -> None:
 
     carry = flare.carry_by_calls(lambda _name, _seconds: Proxy(), lambda: False)
     assert carry("lab", b"abc", 1.0) == b"cba"
-
-
-def test_few_threads_handle_what_comes() -> None:
-    assert "self.conn_manager = ConnManager(" in inspect.getsource(Communicator)
-    assert "self.communicator = Communicator(" in inspect.getsource(CoreCell)
-    conn = "self.frame_mgr_executor = ThreadPoolExecutor(FRAME_THREAD_POOL_SIZE"
-    assert conn in inspect.getsource(ConnManager)
-    free = threading.Event()
-    with ThreadPoolExecutor(FRAME_THREAD_POOL_SIZE) as pool:
-        manager = SimpleNamespace(frame_mgr_executor=pool)
-        core = SimpleNamespace(
-            communicator=SimpleNamespace(conn_manager=manager),
-            register_request_cb=lambda *_: None,
-        )
-        flare.answer_by(core, "job", "hospital", lambda frame: frame)
-        for _ in range(FRAME_THREAD_POOL_SIZE):
-            pool.submit(free.wait)
-        assert len(pool._threads) == flare.FRAME_THREADS
-        free.set()

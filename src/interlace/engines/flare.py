@@ -12,7 +12,6 @@ The names of FLARE that are used here and in `interlace.sites` are held by a tes
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from nvflare.collab.api.context import get_call_context, set_call_context
@@ -24,7 +23,6 @@ from interlace.engines.sites import Carry, Unreachable
 from interlace.errors import PartyAway
 
 CHANNEL, TOPIC = "interlace", "frame"
-FRAME_THREADS = 16  # that handle what comes; one is busy at a time, and FLARE's own words are short
 
 Aborted = Callable[[], bool]
 
@@ -44,7 +42,6 @@ def carry_by(core: Any, job: str, aborted: Aborted) -> Carry:
         job: What FLARE calls the job.
         aborted: Whether FLARE has ended the job.
     """
-    _bound_threads(core)
 
     def carry(party: str, frame: bytes, seconds: float) -> bytes:
         _still_on(aborted, party)
@@ -60,7 +57,6 @@ def carry_by(core: Any, job: str, aborted: Aborted) -> Carry:
 
 def answer_by(core: Any, job: str, driver: str, receive: Callable[[bytes], bytes]) -> None:
     """Have frames of the driver's job process answered, and no one else's."""
-    _bound_threads(core)
     expected = FQCN.join([driver, job])
 
     def answer(request: Any) -> Any:
@@ -91,17 +87,6 @@ def carry_by_calls(call: Callable[[str, float], Any], aborted: Aborted) -> Carry
             raise Unreachable(type(e).__name__) from None
 
     return carry
-
-
-def _bound_threads(core: Any) -> None:
-    """Have few threads handle what comes, where this release has a pool of them.
-
-    FLARE takes another, up to a hundred, whenever a frame comes before the last thread has said
-    that it is free, so that over a long run a site would come to have them all.
-    """
-    with suppress(AttributeError):
-        pool = core.communicator.conn_manager.frame_mgr_executor
-        pool._max_workers = min(pool._max_workers, FRAME_THREADS)
 
 
 def _still_on(aborted: Aborted, party: str) -> None:
