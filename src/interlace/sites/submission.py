@@ -33,8 +33,8 @@ except ModuleNotFoundError as e:
 
 LOGIN_SECONDS = 20.0
 CONTRACT = "config/contract.json"  # in what FLARE unpacks of the job
-# Seconds after which a site asks the server whether its job begins, or is over. FLARE keeps a thread
-# for 65 seconds for each such question.
+# Seconds after which a site asks the server whether its job begins, or is over. For each such
+# question FLARE keeps a thread for 65 seconds.
 ASK_AGAIN = 1.0
 START_SECONDS = 120.0  # how long FLARE waits for all job processes to come up
 LOOK_AGAIN = 2.0
