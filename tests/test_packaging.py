@@ -35,6 +35,7 @@ EXTRAS = {
 # Modules that are of an extra as a whole: they import it at once, and nobody imports them at once.
 OF_AN_EXTRA = {
     "interlace.engines.flare": "nvflare",
+    "interlace.sites.hub": "nvflare",
     "interlace.sites.job": "nvflare",
     "interlace.sites.submission": "nvflare",
 }
