@@ -287,6 +287,8 @@ def test_an_error_about_the_type_does_not_name_its_categories() -> None:
     with pytest.raises(DataError, match=r"none of its 1 values \(Enum\)") as caught:
         plan.transform(levels)
     assert "secret" not in str(caught.value)
+    arrays = pl.Series("a", [[["secret"]]], dtype=pl.List(pl.List(pl.Enum(["secret", "none"]))))
+    assert "secret" not in str(refused(pl.DataFrame([arrays]), "hold Enum and not numbers"))
 
 
 def test_faults_are_named() -> None:

@@ -174,7 +174,7 @@ def _stacked(series: pl.Series, party: str, file: str | None) -> Pixels:
         leaf = nested.explode()
     if not leaf.dtype.is_numeric():
         raise DataError(
-            f"its arrays hold {leaf.dtype} and not numbers",
+            f"its arrays hold {leaf.dtype.base_type()} and not numbers",
             party=party,
             file=file,
             column=name,
