@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interlace.boundary import Kind
@@ -32,6 +32,7 @@ def test_a_long_row_leaves_its_neighbours_alone() -> None:
     FLOATS,
     st.integers(0, 2**31),
 )
+@example(5, 5, 648.5, 1e4, torch.float64, 2)
 def test_no_row_is_longer_than_the_norm_and_none_turns(
     n: int, d: int, norm: float, size: float, dtype: torch.dtype, seed: int
 ) -> None:

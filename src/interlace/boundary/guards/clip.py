@@ -28,8 +28,10 @@ class Clip(Guard):
         rows = by_row(value)
         # In float64, where the squares of no float32 overflow or vanish.
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
-        # A little shorter than C, so that rounding to the value's number type cannot pass it.
-        shorter = self.norm * (1 - torch.finfo(value.dtype).eps) / norms
+        # A little shorter than C, so that neither rounding to the value's number type can pass it,
+        # nor a norm that is itself a rounded sum of d squares, here and where it is looked at.
+        rounding = 2 * (rows.shape[1] + 2) * torch.finfo(torch.float64).eps
+        shorter = self.norm * (1 - torch.finfo(value.dtype).eps - rounding) / norms
         factors = torch.where(norms > self.norm, shorter, 1.0)
         return (rows * factors).to(value.dtype).reshape(value.shape)
 
