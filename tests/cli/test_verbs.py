@@ -603,7 +603,7 @@ def test_a_run_goes_on_with_the_tables_it_began_with(
     done = call("run", job, "--out", "run", "--resume")
     assert done.exit_code == 2
     assert "party 'shop', file 'shop.csv': the table has changed since the run began" in done.stderr
-    assert "in another folder" in done.stderr
+    assert "by another --out, over sites under another `name`" in " ".join(done.stderr.split())
     table.write_text(whole)
     assert call("run", job, "--out", "run", "--resume").exit_code == 0
 
