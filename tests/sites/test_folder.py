@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,28 @@ def test_runs_are_found_by_how_their_names_begin(make_party: Make, contract: Con
         bank.find("third")
     with pytest.raises(JobError, match="several runs begin so"):
         bank.find("")
+
+
+def test_runs_that_another_process_forgets_meanwhile_are_passed_over(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank, names = make_party("bank"), ["first", "second", "third"]
+    kept = [bank.run(c.run) for c in (contract.model_copy(update={"name": n}) for n in names)]
+    for name, run in zip(names, kept, strict=True):
+        run.keep(contract.model_copy(update={"name": name}))
+    glob = Path.glob
+
+    def found(self: Path, pattern: str) -> list[Path]:
+        there = list(glob(self, pattern))
+        shutil.rmtree(kept[0].path, ignore_errors=True)
+        return there
+
+    monkeypatch.setattr(Path, "glob", found)
+    assert {run.name for run in bank.runs()} == {run.name for run in kept[1:]}
+    listed = bank.runs()
+    one = next(listed)
+    shutil.rmtree(next(run for run in kept[1:] if run != one).path)
+    assert list(listed) == []
 
 
 def test_a_jobs_name_is_its_run_and_not_the_scores_by_it(

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -313,8 +313,10 @@ def make_sure_open(run: RunFolder) -> None:
 
 def answer_of(run: RunFolder) -> Approval | None:
     """What the party has said to a run, if it has."""
-    file = run.path / "approval.json"
-    return Approval.read(file.read_text()) if file.exists() else None
+    try:
+        return Approval.read((run.path / "approval.json").read_text())
+    except FileNotFoundError:
+        return None
 
 
 def keep_others(run: RunFolder, approvals: Iterable[Approval]) -> None:
@@ -483,9 +485,9 @@ def _runs_today(folder: PartyFolder, but: RunFolder) -> int:
     """How many other runs were approved in the last 24 hours."""
     since, count = time.time() - DAY, 0
     for run in folder.runs():
-        file = run.path / "approval.json"
-        if run.name != but.name and file.exists() and file.stat().st_mtime >= since:
-            given = answer_of(run)
+        with suppress(FileNotFoundError):  # no answer, or another process forgets it meanwhile
+            when = (run.path / "approval.json").stat().st_mtime
+            given = answer_of(run) if run.name != but.name and when >= since else None
             count += given is not None and given.answer == "approved"
     return count
 

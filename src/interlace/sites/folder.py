@@ -210,8 +210,10 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Whether a process here began the job that was handed in last."""
-        file = self.path / "job"
-        return file.exists() and file.read_text() == self.status.job
+        try:
+            return (self.path / "job").read_text() == self.status.job
+        except FileNotFoundError:
+            return False
 
     @property
     def stands_still(self) -> bool:
@@ -351,9 +353,13 @@ class PartyFolder:
 
     def runs(self) -> Iterator[RunFolder]:
         """All runs that were asked for, the latest first."""
-        found = (self.root / "runs").glob("*/contract.json")
-        for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True):
-            yield RunFolder(file.parent)
+        asked: dict[Path, float] = {}
+        for file in (self.root / "runs").glob("*/contract.json"):
+            with suppress(FileNotFoundError):  # another process forgets refused runs meanwhile
+                asked[file] = file.stat().st_mtime
+        for file in sorted(asked, key=asked.__getitem__, reverse=True):
+            if file.exists():
+                yield RunFolder(file.parent)
 
     def forget_refused(self) -> None:
         """Keep no more than the latest of the runs that were refused before anything left, and of
