@@ -743,10 +743,10 @@ def _columns_read(
     if party is not train.active:
         at = train.alignment.position(party.name)[rows]
         rows = party.shared_with(train.active.name)[at[at >= 0]]
-    return _read_alone(party, rows)
+    return read_alone(party, rows)
 
 
-def _read_alone(party: Party, rows: Rows) -> list[ColumnReport]:
+def read_alone(party: Party, rows: Rows) -> list[ColumnReport]:
     """How a party's columns read by themselves, over some of its rows; not its images."""
     return [
         fit_column(

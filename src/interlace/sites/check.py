@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 import ssl
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -14,14 +15,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 import interlace
+from interlace.data.columns import column_notes
 from interlace.engines.sealed import common_name
 from interlace.errors import InterlaceError
-from interlace.runner import make_party
+from interlace.report.words import columns_read
+from interlace.runner import make_party, read_alone
 from interlace.sites.account import Account
 from interlace.sites.folder import PartyFolder
 from interlace.sites.provision import CLASSES, PERMISSIONS, fingerprint_of, flare
@@ -102,6 +106,13 @@ def _table(folder: PartyFolder) -> Iterator[Finding]:
         yield Finding("good", f"ids by {', '.join(party.id_rule.columns)}")
     for note in party.keys.report.notes:
         yield Finding("doubt", f"ids: {note}")
+    read, became = read_alone(party, np.arange(len(party))), defaultdict(list)
+    for column in read:
+        became[column.became].append(column.name)
+    if read:
+        yield Finding("good", f"columns read as {columns_read(became)}")
+    for note in column_notes(read, party.categories):
+        yield Finding("doubt", f"columns: {note}")
 
 
 def _policy(folder: PartyFolder) -> Iterator[Finding]:

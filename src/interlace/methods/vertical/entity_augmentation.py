@@ -35,16 +35,7 @@ from interlace.boundary.control import whole_number
 from interlace.boundary.kinds import Control
 from interlace.errors import AlignmentError, JobError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import (
-    Clock,
-    EarlyStopping,
-    Epoch,
-    OnEpoch,
-    batches,
-    keep_aside,
-    shuffled,
-    usual_batch,
-)
+from interlace.methods.base import OnEpoch, batches, keep_aside, shuffled, usual_batch
 from interlace.methods.vertical.split import Asked, Batch, SplitSide, SplitVFL
 from interlace.models import seed_for
 from interlace.party import operation
@@ -113,43 +104,22 @@ class EntityAugmentation(SplitVFL):
         aside = whole.view(whole.rows[chosen.numpy()])
         people = self._cast(fed, aside.rows)
         weights = self._weights()
-        stopping = EarlyStopping(self.patience)
-        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
         most = max(map(len, people))
         size = self.batch_size or usual_batch(most)
         labels = torch.full((len(fed.active),), -1)
         labels[torch.from_numpy(fed.rows)] = fed.y
-        rate, clock = self.optimisation.learning_rate, Clock()
-        for epoch in range(done, self.epochs):
-            if done and stopping.over(epoch - 1):
-                break
-            rate = self._set_rate(epoch, rate)
+
+        def learn(epoch: int) -> float:
             # Every party goes round its people in an order of its own, the smaller ones repeatedly.
             drawn = [
                 torch.from_numpy(rows)[in_turn(len(rows), most, fed.seed, k, epoch)]
                 for k, rows in enumerate(people)
             ]
-            some = [[rows[batch] for rows in drawn] for batch in batches(most, size)]
-            total = self._learn(
-                fed, (self._put_together(fed, rows, labels, weights) for rows in some)
-            )
-            validation = None
-            if len(chosen):
-                logits = self._logits(aside, aside.rows)
-                validation = self.objective_.loss(logits, aside.y).item()
-                if stopping.better(epoch, validation):
-                    self._keep()
-            record = Epoch(epoch + 1, total.item() / most, validation, clock.lap())
-            self.history_.append(record)
-            if checkpoint:
-                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
-            if on_epoch:
-                on_epoch(record)
-            if len(chosen) and stopping.over(epoch):
-                break
-        if len(chosen):
-            self._recall()
-        self._settle()
+            some = ([rows[batch] for rows in drawn] for batch in batches(most, size))
+            put = (self._put_together(fed, rows, labels, weights) for rows in some)
+            return self._learn(fed, put).item() / most
+
+        self._in_epochs(fed, learn, aside, checkpoint, on_epoch)
         return self
 
     def _put_together(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,9 +17,11 @@ from interlace.data.labels import LabelPlan
 from interlace.errors import InterlaceError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
+    Clock,
     EarlyStopping,
     Epoch,
     Method,
+    OnEpoch,
     history_from_json,
     history_to_json,
     validated,
@@ -40,6 +42,7 @@ from interlace.models import (
     load_training_state,
     seed_for,
     seeded,
+    set_rate,
     training_state,
 )
 from interlace.party import Peer, State, ask_all, read_state, write_state
@@ -51,12 +54,15 @@ class JointModel(Method):
     """A bottom model at every party and a top model over their embeddings at the active one.
 
     A method says which side the passive parties take, builds the top model and trains; agreeing,
-    predicting, saving and checkpoints are here.
+    predicting, saving and checkpoints are here, and what begins and ends an epoch of those that
+    learn together in epochs.
     """
 
     bottom: BottomSpec
     optimisation: Optimisation
     class_weight: ClassWeight
+    epochs: int
+    patience: int | None
     side: ClassVar[type[BottomSide]]
     protocol: ClassVar[str]
     views: ClassVar[int] = 1
@@ -118,6 +124,60 @@ class JointModel(Method):
         self.randomness_ = Randomness(self.top_, top_seed)
         self.optimiser_ = self.optimisation.optimiser(self.top_)
         self.best_top_: dict[str, Tensor] | None = None
+
+    # -- learning in epochs -------------------------------------------------------------------
+
+    def _in_epochs(
+        self,
+        fed: Federation,
+        learn: Callable[[int], float],
+        aside: Federation,
+        checkpoint: str | None,
+        on_epoch: OnEpoch | None,
+    ) -> None:
+        """Learn epoch by epoch from where the last checkpoint is, and end with the best one.
+
+        Args:
+            fed: The view that is trained on.
+            learn: Learns one epoch, counted from 0. Returns the mean loss.
+            aside: The people by whom the best epoch is chosen; with nobody it is the last.
+        """
+        stopping, clock = EarlyStopping(self.patience), Clock()
+        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
+        judges, y = len(aside.rows), aside.y
+        for epoch in range(done, self.epochs):
+            if epoch and judges and stopping.over(epoch - 1):
+                break
+            self._set_rate(epoch)
+            loss, validation = learn(epoch), None
+            if judges:
+                validation = self.objective_.loss(self._judged(aside), y).item()
+                if stopping.better(epoch, validation):
+                    self._keep()
+            self.history_.append(Epoch(epoch + 1, loss, validation, clock.lap()))
+            if checkpoint:
+                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
+            if on_epoch:
+                on_epoch(self.history_[-1])
+        if judges:
+            self._recall()
+        self._settle()
+
+    def _judged(self, aside: Federation) -> Tensor:
+        """The logits by which an epoch is judged."""
+        return self._logits(aside, aside.rows)
+
+    def _set_rate(self, epoch: int) -> None:
+        """Have everybody's networks learn at an epoch's rate."""
+        rate = self.optimisation.rate(epoch, self.epochs)
+        if rate == self.optimisation.rate(max(0, epoch - 1), self.epochs):
+            return
+        for peer in self.peers_.values():
+            peer.post(BottomSide.schedule, {"rate": rate})
+        if self.own_ is not None:
+            self.own_.set_rate(rate)
+        if self.optimiser_ is not None:
+            set_rate(self.optimiser_, rate)
 
     def _keep(self) -> None:
         for peer in self.peers_.values():

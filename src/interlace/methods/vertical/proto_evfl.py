@@ -41,10 +41,8 @@ from interlace.boundary.kinds import ClassPrior, Control, Prototype, RowSelectio
 from interlace.errors import AlignmentError, JobError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
-    Clock,
     Count,
     EarlyStopping,
-    Epoch,
     OnEpoch,
     Share,
     Widths,
@@ -53,13 +51,13 @@ from interlace.methods.base import (
     shuffled,
     usual_batch,
 )
-from interlace.methods.bottom import Bottom, BottomSide
+from interlace.methods.bottom import Bottom
 from interlace.methods.kept import Kept, kept_from, kept_state
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical.joint import CHUNK
 from interlace.methods.vertical.pretrained import SomeViews, known_to_partners
 from interlace.methods.vertical.split import SplitSide
-from interlace.models import BottomSpec, Optimisation, mlp, seed_for, set_rate
+from interlace.models import BottomSpec, Optimisation, mlp, seed_for
 from interlace.party import State, operation
 
 UPPER_EVERY = 5  # steps of the bottom models and classifiers to each step of the gates
@@ -529,14 +527,9 @@ class ProtoEVFL(SomeViews):
         self.top_.prior.copy_(classes / classes.sum())
         self.prior_ = torch.full((len(classes),), 1 / len(classes))
         self.kept_: dict[str, Kept] = {}
-        stopping = EarlyStopping(self.patience)
-        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
         size = self.batch_size or usual_batch(len(train))
-        clock = Clock()
-        for epoch in range(done, self.epochs):
-            if done and stopping.over(epoch - 1):
-                break
-            self._set_rate(epoch)
+
+        def learn(epoch: int) -> float:
             views = self._see(fed, fed.rows[people.numpy()])
             self._guide(fed, [view[: len(train)] for view in views], y[train], epoch, size)
             order = train[shuffled(len(train), fed.seed, epoch)]
@@ -548,24 +541,9 @@ class ProtoEVFL(SomeViews):
                     draws = seed_for(fed.seed, "upper", epoch)
                     some = upper[shuffled(len(upper), draws, step)[:size]]
                     self._upper([view[some] for view in views], y[people[some]])
-            validation = None
-            if len(aside):
-                logits = self._raw(fed, fed.rows[aside.numpy()])
-                validation = self.objective_.loss(logits, y[aside]).item()
-                if stopping.better(epoch, validation):
-                    self._keep()
-            self.history_.append(
-                Epoch(epoch + 1, total.item() / len(train), validation, clock.lap())
-            )
-            if checkpoint:
-                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
-            if on_epoch:
-                on_epoch(self.history_[-1])
-            if len(aside) and stopping.over(epoch):
-                break
-        if len(aside):
-            self._recall()
-        self._settle()
+            return total.item() / len(train)
+
+        self._in_epochs(fed, learn, fed.view(fed.rows[aside.numpy()]), checkpoint, on_epoch)
         if bool(self.top_.unseen.any()):
             # Prototypes alone name an unseen class: they are those of the finished model.
             self._prototypes(fed, self._see(fed, fed.rows[train.numpy()]), y[train])
@@ -701,17 +679,6 @@ class ProtoEVFL(SomeViews):
         for optimiser in optimisers:
             optimiser.step()
 
-    def _set_rate(self, epoch: int) -> None:
-        rate = self.optimisation.rate(epoch, self.epochs)
-        if self.optimisation.schedule == "constant":
-            return
-        for peer in self.peers_.values():
-            peer.post(BottomSide.schedule, {"rate": rate})
-        own = self.own_.optimiser if self.own_ is not None else None
-        for optimiser in (own, self.optimiser_):
-            if optimiser is not None:
-                set_rate(optimiser, rate)
-
     # -- predicting ---------------------------------------------------------------------------
 
     def gates(self, federation: Federation) -> Tensor:
@@ -720,6 +687,9 @@ class ProtoEVFL(SomeViews):
         self.top_.eval()
         with torch.no_grad():
             return self.top_.weigh(self._see(federation, federation.rows))
+
+    def _judged(self, aside: Federation) -> Tensor:
+        return self._raw(aside, aside.rows)
 
     def _raw(self, fed: Federation, rows: Rows) -> Tensor:
         """What the ensemble says."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
@@ -36,10 +36,7 @@ from interlace.boundary.kinds import Embedding, Gradient, RowSelection
 from interlace.errors import AlignmentError, JobError
 from interlace.federation import Federation
 from interlace.methods.base import (
-    Clock,
     Count,
-    EarlyStopping,
-    Epoch,
     OnEpoch,
     Share,
     Widths,
@@ -51,7 +48,7 @@ from interlace.methods.base import (
 from interlace.methods.bottom import BottomSide
 from interlace.methods.objective import ClassWeight, Margin, Objective
 from interlace.methods.vertical.joint import Joined, JointModel
-from interlace.models import BottomSpec, Optimisation, mlp, set_rate
+from interlace.models import BottomSpec, Optimisation, mlp
 from interlace.party import operation
 
 
@@ -107,10 +104,8 @@ class SplitTraining(JointModel):
     """
 
     side = SplitSide
-    epochs: int
     batch_size: int | None
     validation: float
-    patience: int | None
 
     def _people(self, federation: Federation) -> Federation:
         """Whom the method learns from.
@@ -197,58 +192,22 @@ class SplitTraining(JointModel):
         y = fed.y
         strata = y if self.objective_.task in ("binary", "multiclass") else None
         train, aside = keep_aside(len(y), self.validation, fed.seed, strata)
-        stopping = EarlyStopping(self.patience)
-        done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
-        rate = self.optimisation.learning_rate
-        y_train, y_aside = y[train], y[aside]
-        rows_train, rows_aside = fed.rows[train.numpy()], fed.rows[aside.numpy()]
-        where = {name: fed.positions(name, rows_train) for name in self.peers_}
-        own = torch.from_numpy(rows_train)
+        y, rows = y[train], fed.rows[train.numpy()]
+        where = {name: fed.positions(name, rows) for name in self.peers_}
+        own = torch.from_numpy(rows)
         size = self.batch_size or usual_batch(len(train))
-        clock = Clock()
-        for epoch in range(done, self.epochs):
-            if done and len(aside) and stopping.over(epoch - 1):
-                break
-            rate = self._set_rate(epoch, rate)
-            self._begin_epoch(fed, epoch)
-            order = shuffled(len(train), fed.seed, epoch)
-            some = [order[batch] for batch in batches(len(train), size)]
-            total = self._learn(
-                fed,
-                (
-                    Batch({name: p[rows] for name, p in where.items()}, own[rows], y_train[rows])
-                    for rows in some
-                ),
-            )
-            validation = None
-            if len(aside):
-                logits = self._logits(fed, rows_aside)
-                validation = self.objective_.loss(logits, y_aside).item()
-                if stopping.better(epoch, validation):
-                    self._keep()
-            record = Epoch(epoch + 1, total.item() / len(train), validation, clock.lap())
-            self.history_.append(record)
-            if checkpoint:
-                self._checkpoint(fed, checkpoint, epoch + 1, stopping)
-            if on_epoch:
-                on_epoch(record)
-            if len(aside) and stopping.over(epoch):
-                break
-        if len(aside):
-            self._recall()
-        self._settle()
-        return self
 
-    def _set_rate(self, epoch: int, before: float) -> float:
-        rate = self.optimisation.rate(epoch, self.epochs)
-        if rate != before:
-            for peer in self.peers_.values():
-                peer.post(BottomSide.schedule, {"rate": rate})
-            if self.own_ is not None:
-                self.own_.set_rate(rate)
-            if self.optimiser_ is not None:
-                set_rate(self.optimiser_, rate)
-        return rate
+        def drawn(epoch: int) -> Iterator[Batch]:
+            order = shuffled(len(train), fed.seed, epoch)
+            for some in (order[batch] for batch in batches(len(train), size)):
+                yield Batch({name: p[some] for name, p in where.items()}, own[some], y[some])
+
+        def learn(epoch: int) -> float:
+            self._begin_epoch(fed, epoch)
+            return self._learn(fed, drawn(epoch)).item() / len(train)
+
+        self._in_epochs(fed, learn, fed.view(fed.rows[aside.numpy()]), checkpoint, on_epoch)
+        return self
 
 
 class _Split(SplitTraining):
