@@ -471,7 +471,7 @@ class _Run:
         here = _here(fed)
         notes = {fed.active.name: met.notes}
         for party in here:
-            lost = [c for c in _read_alone(party, np.arange(len(party))) if c.unread]
+            lost = [c for c in read_alone(party, np.arange(len(party))) if c.unread]
             notes[party.name] = [*notes.get(party.name, []), *column_notes(lost, party.categories)]
         results = [
             PartyResult(

@@ -83,6 +83,26 @@ def test_a_new_party_has_a_file_and_a_policy_to_write(call: Any, tmp_path: Path)
     assert call("party", "new", "a b").exit_code == 2
 
 
+def test_what_columns_are_read_as_is_told_before_any_run(
+    call: Any, make_party: Make, tables: dict[str, pl.DataFrame]
+) -> None:
+    codes = [str(i % 30) if i % 16 else "?x" for i in range(80)]
+    shop = tables["shop"].with_columns(pl.Series("e", codes), pl.Series("f", ["same"] * 80))
+    tables["shop"] = shop.with_columns(pl.Series("g", [i % 3 for i in range(80)]))
+    root = make_party("shop").root
+    said = " ".join(call("party", "check", "--party", root, "--offline").output.split())
+    assert "columns read as numbers: c, d, e, g; dropped: f" in said
+    assert "'e': 5 of 80 values do not read as numbers, as the others do" in said
+    assert "'f': one value in every training row" in said
+    assert "if they are codes, set `categories: [g]` in the party's file" in said
+    table = pl.read_csv(root / "table.csv").with_columns(h=pl.struct("c"))
+    table.write_parquet(root / "table.parquet")
+    (root / "party.yaml").write_text("table: table.parquet\n")
+    done = call("party", "check", "--party", root, "--offline")
+    said = " ".join(done.output.split())
+    assert "column 'h': a column of type Struct cannot be a feature" in said
+
+
 def test_the_folder_is_asked_for_where_there_is_none(call: Any) -> None:
     for verb in ("status", "logs", "results", "approve"):
         done = call(verb)

@@ -106,7 +106,7 @@ def _table(folder: PartyFolder) -> Iterator[Finding]:
         yield Finding("good", f"ids by {', '.join(party.id_rule.columns)}")
     for note in party.keys.report.notes:
         yield Finding("doubt", f"ids: {note}")
-    read, became = read_alone(party, np.arange(len(party))), defaultdict(list)
+    read, became = read_alone(party, np.arange(len(party))), defaultdict[str, list[str]](list)
     for column in read:
         became[column.became].append(column.name)
     if read:
