@@ -124,10 +124,8 @@ def _over_sites(run: Path, tables: Mapping[str, str], out: Path, *, most: int, y
             raise typer.Exit(130) from None
     if status.state != "finished":
         show(Text.assemble((f"{status.state}  ", "bold red"), status.reason))
-        goes_on = status.state in ("paused", "stopped")
-        say(
-            f"The same command {'goes on with it' if goes_on else 'begins anew, for all to approve'}"
-        )
+        anew = status.state in ("refused", "failed")
+        say(f"The same command {'begins anew, for all to approve' if anew else 'goes on with it'}")
         raise typer.Exit(1)
     _write(read_scores(one), out)
     people.model_copy(update={"taken": True}).keep(one.path)
