@@ -153,13 +153,12 @@ def check(
         bool, typer.Option("--connect/--offline", help="Whether to try the server too.")
     ] = True,
 ) -> None:
-    """Check everything before anything: table, columns, ids, policy, certificates, clock, connection.
+    """Check everything first: table, columns, ids, policy, certificates, clock, connection.
 
         interlace party check
 
-    What comes out: a line for each check, what columns are read as and what of them is doubtful
-    among them, with what to do about those that failed; the exit code
-    is 1 if one did.
+    What comes out: a line for each check (also of what the columns are read as, and of what is
+    doubtful in them), with what to do about those that failed; the exit code is 1 if one did.
     """
     from interlace.sites.check import check as checks
 
