@@ -554,7 +554,8 @@ def test_a_killed_training_goes_on_to_the_same_result(
             epochs=6,
             dropout=0.3,
             bottom=BottomSpec(hidden=(16,), width=8, dropout=0.3),
-            optimisation=Optimisation(learning_rate=0.01, schedule="step"),  # falls for the 4th, the 6th
+            # Its rate falls before the fourth epoch and before the sixth.
+            optimisation=Optimisation(learning_rate=0.01, schedule="step"),
         )
         model.fit(train, checkpoint="run", on_epoch=on_epoch)
         assert [e.number for e in model.history_] == list(range(1, 7))

@@ -145,10 +145,12 @@ class JointModel(Method):
         stopping, clock = EarlyStopping(self.patience), Clock()
         done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
         judges, y = len(aside.rows), aside.y
+        rate = self.optimisation.learning_rate  # which partners have again after a resumption
         for epoch in range(done, self.epochs):
             if epoch and judges and stopping.over(epoch - 1):
                 break
-            self._set_rate(epoch)
+            if (due := self.optimisation.rate(epoch, self.epochs)) != rate:
+                self._set_rate(rate := due)
             loss, validation = learn(epoch), None
             if judges:
                 validation = self.objective_.loss(self._judged(aside), y).item()
@@ -167,11 +169,8 @@ class JointModel(Method):
         """The logits by which an epoch is judged."""
         return self._logits(aside, aside.rows)
 
-    def _set_rate(self, epoch: int) -> None:
-        """Have everybody's networks learn at an epoch's rate."""
-        rate = self.optimisation.rate(epoch, self.epochs)
-        if rate == self.optimisation.rate(max(0, epoch - 1), self.epochs):
-            return
+    def _set_rate(self, rate: float) -> None:
+        """Have everybody's networks learn at this rate."""
         for peer in self.peers_.values():
             peer.post(BottomSide.schedule, {"rate": rate})
         if self.own_ is not None:
