@@ -180,6 +180,17 @@ def test_a_stop_is_heeded_at_once(tmp_path: Path) -> None:
     assert stopped.gate().state == "refused"
 
 
+def test_what_does_not_read_as_in_training_is_in_the_partys_own_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site(tmp_path).party()
+    scoring = site(tmp_path, CONTRACT.to_score(10, 0))
+    (tmp_path / "t.csv").write_text("id,x\na,1\nb,?x\n")
+    scoring.party()
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert said.startswith("shop: 1 of 2 values of 'x' do not read as numbers")
+
+
 def test_who_is_answered_by_a_model_does_not_write_it_anew(tmp_path: Path) -> None:
     trained = site(tmp_path).party().path("models", "split-0")
     write_state(trained, State({"weight": torch.ones(2)}, {}))

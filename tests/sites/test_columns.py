@@ -9,8 +9,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from interlace.boundary import Kind
+from interlace.cli import app
 from interlace.cli.predict import _contract as of_table
 from interlace.errors import DataError, JobError, Refused
 from interlace.runner import make_party as read
@@ -123,3 +125,44 @@ def test_a_training_that_kept_no_columns_says_nothing_of_tables(
     (shop.run(contract.run).path / columns.FILE).unlink()
     change(shop.root / "table.csv", pl.exclude("d"))
     assert approval.decide(shop, contract.to_score(40, 0, batch=40), "bank").state == "approved"
+
+
+UNREAD = [pl.exclude("c", "a"), pl.Series([f"{i}.5" if i > 2 else "?x" for i in range(80)])]
+
+
+def test_who_asks_is_told_what_of_its_own_table_does_not_read(
+    trained: Any,
+    contract: Contract,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Trained, "read", lambda _run: SimpleNamespace(seed=0))
+    bank = trained("bank")
+    run, table = bank.run(contract.run).path, bank.root / "table.csv"
+    of_table(bank, run, str(table), 40)
+    assert capsys.readouterr().err == ""
+    change(table, UNREAD[0], pl.lit(UNREAD[1]).alias("a"))
+    of_table(bank, run, str(table), 40)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said == (
+        "! bank: 3 of 80 values of 'a' do not read as numbers, as in training, and are taken for "
+        "gaps."
+    )
+
+
+@pytest.mark.parametrize("batch", [40, None])
+def test_a_partner_is_told_of_its_own_table_when_it_approves_and_nobody_else_is(
+    batch: int | None, trained: Any, contract: Contract
+) -> None:
+    shop, scores = trained("shop"), contract.to_score(40, 0, batch=batch)
+    run = shop.run(scores.run)
+    change(shop.root / "table.csv", UNREAD[0], pl.lit(UNREAD[1]).alias("c"))
+    assert approval.decide(shop, scores, "bank").reason == ""
+    (run.path / "approval.json").unlink()  # of the standing rule
+    arguments = ["approve", run.name, "--yes", "--party", str(shop.root)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "! shop: 3 of 80 values of 'c' do not read" in " ".join(done.output.split())
+    given = approval.answer_of(run)
+    assert given is not None
+    assert given.reason == ""

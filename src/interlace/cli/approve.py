@@ -14,6 +14,7 @@ from interlace.cli.sites import (
     show_contract,
     show_plan,
     the_one,
+    warn,
 )
 
 
@@ -30,7 +31,7 @@ def approve(run: OpenRunArgument = None, party: FolderOption = None, yes: Yes = 
     What comes out: an approval, signed with this site's key, which goes to the driver and is kept
     in the run's folder; it stands for exactly this contract.
     """
-    from interlace.sites import approval
+    from interlace.sites import approval, columns
 
     folder = opened(party)
     asked = the_one(
@@ -40,6 +41,7 @@ def approve(run: OpenRunArgument = None, party: FolderOption = None, yes: Yes = 
     show_contract(asked.contract)
     say("Rehearsing …")
     show_plan(approval.plan_for(folder, asked))
+    warn(columns.doubts(folder, asked.contract))
     if not yes:
         confirm(f"Approve it for '{folder.name}'?")
     done = approval.approve(folder, asked)

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from interlace.cli.console import say, show
-from interlace.cli.sites import Yes
+from interlace.cli.sites import Yes, warn
 from interlace.errors import JobError
 from interlace.files import write_whole
 
@@ -78,12 +78,7 @@ def predict(
 
     doubts: list[str] = []
     _write(score(run, tables, tell=doubts.append), out)
-    _warn(doubts)
-
-
-def _warn(doubts: Sequence[str]) -> None:
-    for doubt in doubts:
-        say(Text.assemble(("! ", "bold yellow"), f"{doubt}."))
+    warn(doubts)
 
 
 def _over_sites(run: Path, tables: Mapping[str, str], out: Path, *, most: int, yes: bool) -> None:
@@ -105,7 +100,7 @@ def _over_sites(run: Path, tables: Mapping[str, str], out: Path, *, most: int, y
         doubts: list[str] = []
         seed = agreed.seeds[0]
         _write(at_each_party(agreed.method, files, tables, at, seed, tell=doubts.append), out)
-        _warn(doubts)
+        warn(doubts)
         return
     may_score(folder, agreed)
     contract, people = _contract(folder, run, tables[folder.name], most)
@@ -136,7 +131,7 @@ def _contract(folder: PartyFolder, run: Path, table: str, most: int) -> tuple[Co
     from interlace.job.spec import absolute
     from interlace.runner import make_party
     from interlace.serve.batch import Trained
-    from interlace.sites.columns import misfit
+    from interlace.sites.columns import misfit, unread
     from interlace.sites.folder import People
 
     trained = Trained.read(run)
@@ -145,6 +140,7 @@ def _contract(folder: PartyFolder, run: Path, table: str, most: int) -> tuple[Co
     party = make_party(folder.name, file, label_needed=False)
     if why := misfit(party, folder.run(run.name)):
         raise JobError(why)
+    warn(unread(party, folder.run(run.name)))
     people = People(table=table, digest=party.table)
     for before in folder.runs():
         scores = before.contract.scores

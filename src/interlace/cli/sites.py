@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -157,6 +157,12 @@ def _scored(contract: Contract) -> str:
         return ""
     how = f"{scores.batch:,} at a time, matched first" if scores.batch else "one by one, online"
     return f"up to {count(scores.people)} people, {how}, by the models of {scores.run}"
+
+
+def warn(doubts: Iterable[str]) -> None:
+    """Print what is doubtful."""
+    for doubt in doubts:
+        say(Text.assemble(("! ", "bold yellow"), f"{doubt}."))
 
 
 def show_plan(plan: Plan) -> None:

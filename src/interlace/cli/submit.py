@@ -11,7 +11,15 @@ from rich.text import Text
 
 from interlace.cli.console import say, show
 from interlace.cli.plan import contract_of
-from interlace.cli.sites import FolderOption, Yes, confirm, opened, show_contract, show_plan
+from interlace.cli.sites import (
+    FolderOption,
+    Yes,
+    confirm,
+    opened,
+    show_contract,
+    show_plan,
+    warn,
+)
 from interlace.errors import JobError
 
 if TYPE_CHECKING:
@@ -104,7 +112,7 @@ def may_score(folder: PartyFolder, agreed: Contract) -> None:
 def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
     """Have the own party approve a contract, and hand it in; gives FLARE's name of the job."""
     from interlace.report.words import listed
-    from interlace.sites import approval, submission
+    from interlace.sites import approval, columns, submission
     from interlace.sites.folder import Status
 
     down, run = submission.away(folder, contract), folder.run(contract.run)
@@ -117,6 +125,7 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
         if given is None or given.answer != "approved":
             say("Rehearsing …")
             show_plan(approval.plan_for(folder, run))
+            warn(columns.doubts(folder, contract))
             if not yes:
                 confirm("Approve this for your own party, and ask the others?")
             approval.approve(folder, run)

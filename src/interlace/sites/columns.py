@@ -36,15 +36,26 @@ def keep(party: Party, run: RunFolder) -> None:
 def misfit(party: Party, trained: RunFolder) -> str | None:
     """Why a training's models cannot read a party's table, or ``None``: the first column that is
     missing, or of which no value reads as it did."""
-    file = trained.path / FILE
-    if not file.exists():
+    plan = _kept(trained)
+    if plan is None:
         return None
-    plan = FeaturePlan.from_json(file.read_text())
     try:
         plan.transform(party.frame, [0] if plan.image else None)
     except DataError as e:
         return _told(e, party.name, party.file)
     return None
+
+
+def unread(party: Party, trained: RunFolder) -> list[str]:
+    """Which columns of a party's table have values that do not read as they did in a training, and
+    how many: counts that are the party's own affair, told to nobody else."""
+    plan = _kept(trained)
+    return [] if plan is None else plan.unread(party.frame)
+
+
+def _kept(trained: RunFolder) -> FeaturePlan | None:
+    file = trained.path / FILE
+    return FeaturePlan.from_json(file.read_text()) if file.exists() else None
 
 
 def unscorable(folder: PartyFolder, contract: Contract) -> str | None:
@@ -54,16 +65,36 @@ def unscorable(folder: PartyFolder, contract: Contract) -> str | None:
         DataError: the table cannot be read at all.
     """
     scores = contract.scores
-    if scores is None or (scores.batch and folder.name == contract.active):
-        return None  # who drives has looked at the table of people, which is not its own
-    file = folder.read()
+    if scores is None:
+        return None
     try:
-        party = make_party(folder.name, file, label_needed=False)
+        party = _scored(folder, contract)
     except DataError as e:
         if e.column is None:
             raise
         return _told(e, folder.name, e.file)
-    return misfit(party, folder.run(scores.run))
+    return misfit(party, folder.run(scores.run)) if party else None
+
+
+def doubts(folder: PartyFolder, contract: Contract) -> list[str]:
+    """What :func:`unread` has to say of a party's own table that is scored as a contract asks.
+
+    Raises:
+        DataError: the table cannot be read.
+    """
+    if contract.scores is None:
+        return []
+    party = _scored(folder, contract)
+    return unread(party, folder.run(contract.scores.run)) if party else []
+
+
+def _scored(folder: PartyFolder, contract: Contract) -> Party | None:
+    """The party with the table of its file, if that is scored. Who drives may name another table
+    of people, and has had it looked at by then."""
+    assert contract.scores is not None
+    if contract.scores.batch and folder.name == contract.active:
+        return None
+    return make_party(folder.name, folder.read(), label_needed=False)
 
 
 def _told(error: DataError, party: str, file: str | None) -> str:

@@ -215,7 +215,10 @@ class Site:
         party = runner.make_party(self.folder.name, narrow, label_needed=drives and not scores)
         if scores and (why := columns.misfit(party, self.folder.run(scores.run))):
             raise JobError(why)
-        if not scores:
+        if scores:
+            for doubt in columns.unread(party, self.folder.run(scores.run)):
+                log.warning("%s", doubt)  # in this party's own log, and nowhere else
+        else:
             columns.keep(party, self.run)
         runner.few_threads([party])
         if again:
