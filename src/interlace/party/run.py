@@ -37,8 +37,8 @@ class RunSide(PassiveSide):
             file = f", file '{Path(self.party.file).name}'" if self.party.file else ""
             raise JobError(  # of which a driver at another site is told the text
                 f"party '{self.party.name}'{file}: the table has changed since the run began, and "
-                "a run is of one table. Go on with the table as it was, or begin another run: on one "
-                "machine by another --out, over sites under another `name` in the job"
+                "a run is of one table. Go on with the table as it was, or begin another run: on "
+                "one machine by another --out, over sites under another `name` in the job"
             )
         note.parent.mkdir(parents=True, exist_ok=True)
         write_whole(note, self.party.table.encode())
