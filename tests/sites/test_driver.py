@@ -183,6 +183,31 @@ def test_who_takes_an_approval_back_in_the_middle_is_quoted(both: Any) -> None:
     assert shop.run.status.reason == "'shop' refused"
 
 
+def test_a_stop_takes_no_approval_back_and_a_signed_refusal_does(
+    process: Any, make_party: Make, contract: Contract
+) -> None:
+    bank, shop = (make_party(n, approve=[{"drivers": ["bank"]}]) for n in contract.parties)
+    driven, asked = bank.run(contract.run), shop.run(contract.run)
+
+    class Pauses(Meets):
+        def _run(self) -> None:
+            raise PartyAway("shop", "a request", "it was cut off")
+
+    def goes() -> str:
+        here, there = process(bank, contract), process(shop, contract)
+        return Pauses(here, lambda _name, frame, _seconds: there._receive(frame)).go()
+
+    assert (goes(), approval.others_of(driven)) == ("paused", ["shop"])
+    shop.stop_file.touch()
+    assert (goes(), approval.others_of(driven)) == ("refused", ["shop"])
+    assert "has stopped everything" in driven.status.reason
+    shop.stop_file.unlink()
+    approval.refuse(shop, asked, "not today", by="hand")
+    assert (goes(), approval.others_of(driven)) == ("refused", [])
+    approval.approve(shop, asked)
+    assert (goes(), approval.others_of(driven)) == ("paused", ["shop"])
+
+
 def test_a_job_that_another_submits_leaves_the_run_as_it_stands(both: Any) -> None:
     bank, shop = both
     for site in both:

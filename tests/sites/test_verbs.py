@@ -355,7 +355,11 @@ def test_a_run_that_is_handed_in_says_for_whom_it_waits(
     (run.path / "approvals" / "shop.json").write_text("{}")
     assert "All have approved it before" in call(*submit).output
     assert (run.status.state, run.status.job, run.status.done) == ("waiting", "one", 0.5)
+    run.note(Status(state="refused", job="before"))  # while it had stopped everything
+    assert "All have approved it before" in call(*submit).output
     run.note(Status(state="refused", job="before"))
+    (run.path / "refusals").mkdir()
+    (run.path / "refusals" / "shop.json").write_text("{}")
     assert "Now it is for shop" in call(*submit).output
 
 

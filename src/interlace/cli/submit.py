@@ -137,7 +137,7 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
     if before.job == number:
         say(f"It is under way: {run.status.state} {run.status.doing}")
         return number
-    said = [] if before.state == "refused" else approval.others_of(run)
+    said = approval.others_of(run)
     due = [name for name in contract.parties if name not in (folder.name, *said)]
     if due:
         doing = f"for {listed(due)} to approve"

@@ -117,10 +117,22 @@ def approved_by(party: str, word: str, contract: Contract, root: bytes) -> Appro
     Raises:
         Refused: it is not.
     """
+    said = said_by(party, word, contract, root)
+    if said.answer != "approved":
+        raise Refused(f"'{party}' did not sign an approval: it has {said.answer}")
+    return said
+
+
+def said_by(party: str, word: str, contract: Contract, root: bytes) -> Approval:
+    """The answer that a party has sent, once it is sure to be one, its own and of this contract.
+
+    Raises:
+        Refused: it is not.
+    """
     said = Approval.read(word)
     said.verify(contract, root)
-    if (said.party, said.answer) != (party, "approved"):
-        raise Refused(f"'{party}' did not sign an approval: '{said.party}' has {said.answer}")
+    if said.party != party:
+        raise Refused(f"'{party}' did not sign an answer: it is that of '{said.party}'")
     return said
 
 
@@ -319,17 +331,27 @@ def answer_of(run: RunFolder) -> Approval | None:
         return None
 
 
-def keep_others(run: RunFolder, approvals: Iterable[Approval]) -> None:
-    """Keep what the other parties said, as evidence."""
-    (run.path / "approvals").mkdir(parents=True, exist_ok=True)
-    for approval in approvals:
-        file = run.path / "approvals" / f"{approval.party}.json"
-        write_whole(file, approval.model_dump_json(indent=1).encode())
+def keep_others(run: RunFolder, answers: Iterable[Approval]) -> None:
+    """Keep what the other parties said, as evidence: an approval also where it is taken back, and a
+    refusal until another approval."""
+    for said in answers:
+        approval, refusal = (
+            run.path / kind / f"{said.party}.json" for kind in ("approvals", "refusals")
+        )
+        file = approval if said.answer == "approved" else refusal
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, said.model_dump_json(indent=1).encode())
+        if said.answer == "approved":
+            refusal.unlink(missing_ok=True)
 
 
 def others_of(run: RunFolder) -> list[str]:
-    """The parties whose approval of a run is kept."""
-    return [file.stem for file in (run.path / "approvals").glob("*.json")]
+    """The other parties who have approved a run, and have not signed since that they refuse it."""
+    approved, refused = (
+        {file.stem for file in (run.path / kind).glob("*.json")}
+        for kind in ("approvals", "refusals")
+    )
+    return sorted(approved - refused)
 
 
 def plan_kept(run: RunFolder) -> Plan | None:

@@ -13,10 +13,10 @@
       refused.log      a line for each refused run whose folder is no longer kept
       STOP             while this is here, nothing leaves and nothing is answered
       tmp/             what rehearsals copy of the table; what a killed one left goes with the next
-      runs/<run>/      contract.json, plan.json, approval.json, approvals/ of the others,
-                       status.json, log.txt, ledger.sqlite, checkpoints/, models/, results.json,
-                       columns.json (how the table reads), report.html; where people are scored
-                       listening.json, or people.json and scores.parquet
+      runs/<run>/      contract.json, plan.json, approval.json, approvals/ and refusals/
+                       of the others, status.json, log.txt, ledger.sqlite, checkpoints/, models/,
+                       results.json, columns.json (how the table reads), report.html; where people
+                       are scored listening.json, or people.json and scores.parquet
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ from interlace.sites.approval import (
     keep_others,
     methods_of,
     plan_for,
+    said_by,
 )
 from interlace.sites.contract import Contract
 from interlace.sites.folder import Listening, PartyFolder, People, State, Status
@@ -412,7 +413,7 @@ class Driver:
             if error.by in self.engine.joined:
                 gate = self.engine.state(error.by)
                 if gate.state == "refused":
-                    return str(_declined(error.by, gate))
+                    return str(self._declined(error.by, gate))
         return str(error)
 
     def _meet(self) -> None:
@@ -422,7 +423,6 @@ class Driver:
             Refused: a party does not take part.
             PartyAway: a party cannot be reached, or has not answered in the time that the job has.
         """
-        root = (self.site.folder.kit / "startup" / "rootCA.pem").read_bytes()
         since, words = time.monotonic(), []
         waiting = [self.site.folder.name, *self.contract.passive]
         for name in self.contract.passive:
@@ -431,9 +431,11 @@ class Driver:
             name = waiting[0]
             gate = self.engine.state(name) if name in self.contract.passive else self.site.gate()
             if gate.state == "refused":
-                raise _declined(name, gate)
+                raise self._declined(name, gate)
             if gate.word:
-                words.append(approved_by(name, gate.word, self.contract, root))
+                words.append(approved_by(name, gate.word, self.contract, self._root()))
+                if name in self.contract.passive:
+                    keep_others(self.site.run, words[-1:])
                 waiting.remove(name)
                 continue
             if time.monotonic() - since > self.patience:
@@ -444,7 +446,6 @@ class Driver:
             self.site.note("waiting", f"for {listed(due)} to approve")
             time.sleep(ASK_AGAIN)
             waiting.append(waiting.pop(0))
-        keep_others(self.site.run, [word for word in words if word.party != self.site.folder.name])
         for name in self.contract.passive:
             self._show(name, words)
 
@@ -498,7 +499,7 @@ class Driver:
             except Refused:
                 for name in self.contract.passive:
                     if (gate := self.engine.state(name)).state == "refused":
-                        refusals.append(_declined(name, gate))
+                        refusals.append(self._declined(name, gate))
                         over.set()
                 raise
 
@@ -573,7 +574,19 @@ class Driver:
         given = answer_of(self.site.run)
         if given is None or given.answer == "approved":
             return None
-        return _declined(given.party, Gate("refused", given.reason))
+        return self._declined(given.party, Gate("refused", given.reason))
+
+    def _declined(self, name: str, gate: Gate) -> Refused:
+        """The error that a party takes no part. What a partner has signed of that is kept; what it
+        has not, as while it has stopped everything, takes no approval back."""
+        if gate.word and name in self.contract.passive:
+            keep_others(self.site.run, [said_by(name, gate.word, self.contract, self._root())])
+        error = Refused(f"'{name}' does not take part: {gate.reason}")
+        error.by = name
+        return error
+
+    def _root(self) -> bytes:
+        return (self.site.folder.kit / "startup" / "rootCA.pem").read_bytes()
 
     def _federation(self) -> Federation:
         contract = self.contract
@@ -630,13 +643,6 @@ def _untold(names: list[str]) -> str:
     if not names:
         return ""
     return f"{', '.join(names)} did not hear yet that it is finished; submit the job again for that"
-
-
-def _declined(name: str, gate: Gate) -> Refused:
-    """The error that a party takes no part."""
-    error = Refused(f"'{name}' does not take part: {gate.reason}")
-    error.by = name
-    return error
 
 
 def _kept_secret(file: Path) -> int:
