@@ -151,6 +151,21 @@ def test_a_run_left_alone_is_handed_in_again_once(
     assert folder.left_alone() == []
 
 
+def test_a_run_whose_job_was_ended_in_flares_console_is_stopped_until_it_is_submitted(
+    folder: PartyFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, run = Server(), folder.run(CONTRACT.run)
+    monkeypatch.setattr(submission, "session", lambda _kit: by_session(server))
+    run.keep(CONTRACT)
+    (run.path / "job").write_text("first")
+    server.jobs["first"] = "FINISHED:ABORTED"
+    party._go_on(folder)
+    assert (run.status.state, list(server.jobs)) == ("stopped", ["first"])
+    assert "is stopped (its job was ended at the server)" in capsys.readouterr().err
+    assert folder.left_alone() == []
+    assert submission.submit(folder, CONTRACT) == "second"
+
+
 def test_what_is_stopped_while_the_server_is_away_is_not_handed_in_when_it_is_back(
     folder: PartyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,9 @@ def _go_on(folder: PartyFolder, tries: int = 1) -> None:
             if taken:
                 say(f"{run.name} goes on")
                 break
+            if (now := run.status).over:
+                say(f"{run.name} is {now.state} ({now.reason}); submit it again if it is to go on")
+                break
             if left:
                 time.sleep(5.0)
             else:

@@ -42,6 +42,11 @@ MOST_MISSED = 3  # looks in a row at which a job that is said to run has been le
 NO_WORD = (MetaStatusValue.NO_REPLY, MetaStatusValue.ERROR)  # of a site about its jobs
 MOST_BARREN = 4  # jobs in a row that a site does not even begin: that is no accident
 
+# What FLARE says of a job that its user has ended. Of one whose sites, server or processes fell out
+# it says otherwise, whatever way they did.
+ENDED = RunStatus.FINISHED_ABORTED.value
+BY_CONSOLE = "its job was ended at the server"
+
 _STARTED = (RunStatus.DISPATCHED.value, RunStatus.RUNNING.value)
 
 
@@ -170,18 +175,25 @@ def watch(
 def take_up(folder: PartyFolder, run: RunFolder) -> bool:
     """Hand in a run again that was left alone, as by a machine that was started anew.
 
+    A run whose job this party's user has ended in FLARE's own console is noted as stopped instead.
+
     Args:
         folder: The party's that drives it.
         run: The run.
 
     Returns:
-        Whether it was; else a partner's site is away, or the server still takes it for running.
+        Whether it was; else it is stopped, a partner's site is away, or the server still takes it
+        for running.
 
     Raises:
         InterlaceError: the server cannot be reached.
     """
     before, follow = run.status, _Following(folder, run.contract, "", lambda _job, _state: None)
     with run.follow(), session(folder.user) as server:
+        with suppress(JobNotFound):
+            if _state(server, before.job) == ENDED:
+                run.note(before.model_copy(update={"state": "stopped", "reason": BY_CONSOLE}))
+                return False
         for _ in range(MOST_MISSED + 2):
             if follow.look(server) is not None:
                 break
@@ -235,7 +247,7 @@ class _Following:
             self.furthest, self.since = status.done, time.monotonic()
         if not state.startswith("FINISHED"):
             return self._given_up(server) if self.late and state not in _STARTED else None
-        if state == RunStatus.FINISHED_ABORTED.value:  # somebody wanted it to end
+        if state == ENDED:
             self.run.note(status.model_copy(update={"state": "stopped", "job": self.job}))
             return self.run.status
         self.barren = 0 if status.job == self.job else self.barren + 1
