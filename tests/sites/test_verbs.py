@@ -648,6 +648,27 @@ def test_up_and_down_take_their_parties_as_all_verbs_do(call: Any, make_party: M
     assert done.output.split() == ["bank:", "was", "not", "up", "shop:", "was", "not", "up"]
 
 
+@pytest.mark.flare
+def test_a_site_that_is_up_already_goes_on_with_what_was_left_alone(
+    call: Any, make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from interlace.sites import check, service, submission
+
+    taken: list[str] = []
+    monkeypatch.setattr(check, "kits", lambda _folder: [])
+    monkeypatch.setattr(service, "process_of", lambda _kit: 1)  # FLARE's watchdog started it
+    monkeypatch.setattr(submission, "take_up", lambda _folder, run: not taken.append(run.name))
+    bank = make_party("bank")
+    run = bank.run(contract.run)
+    run.keep(contract)
+    run.note(Status(state="running", job="one"))
+    (run.path / "job").write_text("one")
+    done = call("party", "up", "--party", bank.root)
+    assert done.exit_code == 0, done.output
+    assert f"{run.name} goes on" in done.output
+    assert taken == [run.name]
+
+
 def test_what_a_partner_made_up_does_not_reach_the_terminal(
     call: Any, asked: Any, tmp_path: Path
 ) -> None:

@@ -188,7 +188,8 @@ def up(
 
     The site dials out to the server alone: it needs no open port. The party that hosts the server
     starts it too, on its one port. With a certificate that nobody would take it does not start.
-    A run that this party drives goes on, if its process ended with the site and nobody follows it.
+    A run that this party drives goes on, if its process ended and nobody follows it; also where the
+    site is up already, since FLARE, which starts a site again that was killed, starts no run again.
     """
     from concurrent.futures import ThreadPoolExecutor
 

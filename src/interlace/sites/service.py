@@ -35,18 +35,18 @@ def kits_of(folder: PartyFolder) -> list[Path]:
 
 
 def up(folder: PartyFolder, tell: Callable[[str], None] = lambda _text: None) -> None:
-    """Start this organisation's processes in the background, and wait until it is connected.
+    """Start this organisation's processes in the background, unless they run, and wait until it is
+    connected.
 
     FLARE's own watchdog starts them again if they end, and gives up at the fifth time that it had
     to within five minutes of the time before.
 
     Raises:
-        JobError: they run already.
         InterlaceError: the server has not taken the site in.
     """
     kits = kits_of(folder)
     if all(map(process_of, kits)):
-        raise JobError(f"'{folder.name}' is up; `interlace party down` ends it")
+        return
     for kit in kits:
         if not tended(kit):
             _forget(kit)
