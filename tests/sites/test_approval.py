@@ -175,6 +175,19 @@ def test_another_version_of_the_package_is_refused(make_party: Make, contract: C
     assert f"'shop' runs {interlace.__version__}" in said.reason
 
 
+def test_what_was_approved_goes_on_with_no_other_version_of_the_package(
+    make_party: Make, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_party("shop", approve=[{"drivers": ["bank"]}])
+    assert decide(shop, contract).state == "approved"
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(interlace, "__version__", "99.0")
+        said = decide(shop, contract)
+    assert (said.state, said.approval) == ("refused", None)
+    assert "'shop' runs 99.0; install the same version at all sites" in said.reason
+    assert decide(shop, contract).state == "approved"
+
+
 def test_a_run_of_others_and_one_that_another_submitted_are_refused(
     make_party: Make, contract: Contract
 ) -> None:

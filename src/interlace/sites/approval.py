@@ -213,6 +213,8 @@ def _decided(folder: PartyFolder, contract: Contract, submitter: str) -> Decisio
         )
     given = answer_of(run)
     if given is not None:
+        if given.answer == "approved" and (why := _other_version(folder, contract)):
+            return Decision("refused", why)  # unsigned: with the version of then it goes on
         return Decision(given.answer, given.reason, given)
     before = run.status
     if before.doing == _NOT_YET and time.time() - before.updated < TRY_AGAIN:
@@ -379,11 +381,8 @@ def plan_for(folder: PartyFolder, run: RunFolder) -> Plan:
 
 def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | None:
     """Why the party's policy takes no part in this, or ``None``."""
-    if contract.version != interlace.__version__:
-        return (
-            f"it is for interlace {contract.version}, and '{folder.name}' runs "
-            f"{interlace.__version__}; install the same version at all sites"
-        )
+    if why := _other_version(folder, contract):
+        return why
     if folder.name not in contract.parties:
         return f"'{folder.name}' is not among its parties: {', '.join(contract.parties)}"
     if contract.scores and (why := _no_such_models(folder, contract)):
@@ -399,6 +398,16 @@ def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | 
         if today >= policy.runs_per_day:
             why = "its policy begins no more runs today (`runs_per_day`)"
     return why
+
+
+def _other_version(folder: PartyFolder, contract: Contract) -> str | None:
+    """Why the package installed here is not the one that a run is for, or ``None``."""
+    if contract.version == interlace.__version__:
+        return None
+    return (
+        f"it is for interlace {contract.version}, and '{folder.name}' runs "
+        f"{interlace.__version__}; install the same version at all sites"
+    )
 
 
 def _asked_too_often(
