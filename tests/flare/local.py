@@ -34,6 +34,7 @@ from interlace.sites.plan import Leaving, Plan, as_arbiter
 from interlace.sites.provision import together
 
 NAMES = ["hospital", "lab", "registry"]
+SLOW = 0.02  # seconds by which a way makes each message later: 20 epochs last half a minute
 
 
 def vertical_tables(seed: int = 0) -> dict[str, pl.DataFrame]:
@@ -120,6 +121,13 @@ class Local:
         """Submit a contract and follow it to its end."""
         return submission.watch(self.driver, contract, on_state=on_state)
 
+    def run_to_its_end(self, contract: Contract) -> Status:
+        """The same, also where a busy machine makes a partner late, and the run is paused."""
+        for _ in range(5):
+            if (status := self.run(contract)).state != "paused":
+                break
+        return status
+
     def plan(self, contract: Contract) -> None:
         """Give every party the plan that all kinds leave, however much: to reckon one takes a
         rehearsal of every method, and is not what is looked at."""
@@ -180,13 +188,27 @@ def in_process(federation: Local, of: Contract, folder: Path, *, aligned: bool =
 
 @contextmanager
 def going_on(federation: Local, of: Contract) -> Iterator[Future[Status]]:
-    """A run whose first partner has a checkpoint, and what it will have come to."""
+    """A run whose first partner, at the end of a way of its own, has a checkpoint, and what it will
+    have come to. The way is slow until somebody mends it, or the run has ended: however fast or
+    busy the machine, the run is not over before it is harmed."""
     federation.plan(of)
-    kept = federation.folder(of.passive[0], of) / "checkpoints" / "split-0"
-    with ThreadPoolExecutor() as pool:
-        end = pool.submit(federation.run, of)
-        wait(300, lambda: kept.exists() or end.done())
-        yield end
+    kept, way = checkpoint(federation, of), federation.ways[of.passive[0]]
+    way.delay = SLOW
+    try:
+        with ThreadPoolExecutor() as pool:
+            while True:
+                end = pool.submit(federation.run, of)
+                wait(300, lambda end=end: kept.exists() or end.done())
+                if kept.exists() or end.result().state != "paused":
+                    break
+            yield end
+    finally:
+        way.mend()
+
+
+def checkpoint(federation: Local, of: Contract) -> Path:
+    """Where the first partner of a run has a checkpoint while the run is trained."""
+    return federation.folder(of.passive[0], of) / "checkpoints" / "split-0"
 
 
 def wait(seconds: float, until: Callable[[], Any]) -> None:

@@ -42,28 +42,25 @@ def assert_as_in_one_process(federation: Local, of: Contract, folder: Path) -> N
 def test_a_run_that_lost_its_partner_goes_on_later_and_with_the_same_table_alone(
     federation: Local, tmp_path: Path
 ) -> None:
-    of, way = small("away", parties=PAIR, epochs=20, wait=0.005), federation.ways["lab"]
-    lab = federation.folders["lab"]
+    of, lab = small("away", parties=PAIR, epochs=20, wait=0.005), federation.folders["lab"]
     table = (lab.root / "table.csv").read_text()
     try:
         with going_on(federation, of) as end:
-            way.cut()
+            federation.ways["lab"].cut()
             twice = submission.submit(federation.driver, of)  # which begins no second job
         paused = end.result()
         assert (paused.state, paused.job) == ("paused", twice)
         assert "lab" in paused.reason
-        way.mend()
         wait(120, lambda: "lab" in submission.connected(federation.driver.user))
         pl.read_csv(lab.root / "table.csv")[:-1].write_csv(lab.root / "table.csv")
-        refused = federation.run(of)
+        refused = federation.run_to_its_end(of)
     finally:
-        way.mend()
         (lab.root / "table.csv").write_text(table)
     assert refused.state == "failed"
     assert "party 'lab', file 'table.csv': the table has changed" in refused.reason
-    assert "begin another run" in refused.reason
+    assert "another `name` in the job" in refused.reason
     assert lab.run(of.run).status.state == "failed"
-    again = federation.run(of)
+    again = federation.run_to_its_end(of)
     assert (again.state, again.reason) == ("finished", "")
     assert_as_in_one_process(federation, of, tmp_path / "here")
 

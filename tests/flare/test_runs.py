@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-from local import NAMES, Local, in_process, jobs_of, small, vertical_tables
+from local import NAMES, Local, checkpoint, going_on, in_process, jobs_of, small, vertical_tables
 from safetensors.torch import load_file
 
 from interlace.boundary import Ledger
@@ -123,21 +121,14 @@ def test_a_killed_job_process_is_replaced_and_the_run_goes_on(
     federation: Local, tmp_path: Path
 ) -> None:
     of = small("killed", epochs=20, parties=NAMES[:2])
-    killed: list[psutil.Process] = []
-
-    def kill(_job: str, state: str) -> None:
-        """Once the partner has a checkpoint, its job process dies."""
-        if state != "RUNNING" or killed:
-            return
-        kept = federation.folder("lab", of) / "checkpoints" / "split-0"
-        until = time.monotonic() + 120
-        while not kept.exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        killed.extend(jobs_of(federation.folders["lab"]))
+    kept = checkpoint(federation, of)
+    with going_on(federation, of) as end:
+        killed = jobs_of(federation.folders["lab"])
         for process in killed:
-            process.send_signal(signal.SIGKILL)
-
-    status = federation.run(of, kill)
+            process.kill()
+        assert kept.exists(), "it is in the middle of the training"
+        federation.ways["lab"].mend()
+        status = end.result()
     assert killed
     assert (status.state, status.reason) == ("finished", "")
     jobs = {e.job for e in [federation.folders["lab"].run(of.run).status, status]}
