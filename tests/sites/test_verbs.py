@@ -537,6 +537,29 @@ def test_a_table_is_scored_over_sites_by_who_drove_with_its_own(
         assert said in " ".join(done.output.split())
 
 
+@pytest.mark.flare
+def test_what_the_same_predict_would_do_is_said_where_it_came_to_nothing(
+    make_party: Make,
+    call: Callable[..., Result],
+    contract: Contract,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from interlace.sites import submission
+
+    monkeypatch.setattr(Trained, "read", lambda _run: SimpleNamespace(seed=0))
+    bank = submitting(make_party, tmp_path, monkeypatch)
+    run = bank.run(contract.run)
+    run.keep(contract)
+    run.note(Status(state="finished", done=1.0))
+    for state, said in (("paused", "goes on with it"), ("failed", "begins anew")):
+        end = Status.model_validate({"state": state, "reason": "the table has changed"})
+        monkeypatch.setattr(submission, "watch", lambda *_a, end=end, **_k: end)
+        done = call("predict", run.path, "--table", f"bank={bank.root / 'table.csv'}", "--yes")
+        assert done.exit_code == 1
+        assert f"The same command {said}" in " ".join(done.output.split())
+
+
 def test_after_a_horizontal_run_each_site_scores_its_own_people_alone(
     make_party: Make, call: Callable[..., Result], contract: Contract, tmp_path: Path
 ) -> None:

@@ -94,8 +94,8 @@ def _table(folder: PartyFolder) -> Iterator[Finding]:
     if file.table is None:
         yield Finding(
             "doubt",
-            "no table: this party can only host the server, drive a horizontal federation, or be an "
-            "arbiter",
+            "no table: this party can only host the server, drive a horizontal federation, or be "
+            "an arbiter",
             "Name it as `table:` in party.yaml",
         )
         return
