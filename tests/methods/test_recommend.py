@@ -104,6 +104,9 @@ def test_nothing_is_chosen_where_no_label_is_shared() -> None:
     parties = [Party("bank", bank, label="y"), Party("shop", table(range(30), 1))]
     with pytest.raises(JobError, match=r"0 shared people with a label.* leave a party out"):
         choose(Federation.simulate(parties))
+    shops = [Party("a", table(range(40, 70), 1)), Party("b", table(range(70, 100), 2))]
+    with pytest.raises(JobError, match=r"or name a method that makes do .* `fed_once`"):
+        choose(Federation.simulate([parties[0], *shops]))
 
 
 def test_partners_who_agree_beforehand_name_the_method() -> None:

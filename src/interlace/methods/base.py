@@ -41,7 +41,12 @@ OnEpoch = Callable[[Epoch], None]
 # How constructors annotate hyper-parameters; :func:`validated` holds values against it.
 Natural = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(gt=0)]
+Several = Annotated[int, Field(gt=1)]
+Passes = Annotated[int, Field(ge=0, le=100_000)]  # a partner proposes them, and this is a bound
+AtLeastZero = Annotated[float, Field(ge=0)]
+AboveZero = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Part = Annotated[float, Field(ge=0, le=1)]
 Widths = Sequence[Annotated[int, Field(gt=0)]]
 
 

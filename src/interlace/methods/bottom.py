@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -232,13 +231,10 @@ class Bottom:
 
     def state(self) -> State:
         """Everything learnt, for a checkpoint or a saved model."""
-        tensors = training_state(self.module, self.optimiser, self.randomness)
-        tensors.update({f"best/{k}": v for k, v in (self.best or {}).items()})
-        meta: dict[str, Any] = {
-            "settings": self.settings.model_dump(mode="json"),
-            "plan": self.plan.to_json(),
-        }
-        return State(tensors, meta)
+        meta = {"settings": self.settings.model_dump(mode="json"), "plan": self.plan.to_json()}
+        state = State(training_state(self.module, self.optimiser, self.randomness), meta)
+        state.put("best", self.best or {})
+        return state
 
     @classmethod
     def from_state(cls, party: Party, state: State) -> Bottom:
@@ -246,10 +242,7 @@ class Bottom:
         settings = BottomSettings.model_validate(state.meta["settings"])
         bottom = cls(party, settings, FeaturePlan.from_json(state.meta["plan"]))
         load_training_state(state.tensors, bottom.module, bottom.optimiser, bottom.randomness)
-        best = {
-            k.removeprefix("best/"): v for k, v in state.tensors.items() if k.startswith("best/")
-        }
-        bottom.best = best or None
+        bottom.best = state.part("best").tensors or None
         return bottom
 
     def refuse_copies(self) -> None:
@@ -412,9 +405,9 @@ KEPT_CHECKPOINTS = 2  # a kill while parties write may leave some one epoch ahea
 
 def write_checkpoint(party: Party, name: str, epoch: int, state: State) -> None:
     """Keep a checkpoint with the noise generators of the party's guards; drop the oldest."""
-    tensors = {**state.tensors, **{f"boundary/{k}": v for k, v in party.boundary.state().items()}}
-    meta = {**state.meta, "table": party.table}
-    write_state(party.path("checkpoints", name, f"{epoch:06d}"), State(tensors, meta))
+    whole = State({**state.tensors}, {**state.meta, "table": party.table})
+    whole.put("boundary", party.boundary.state())
+    write_state(party.path("checkpoints", name, f"{epoch:06d}"), whole)
     party.boundary.ledger.flush()
     for old in _epochs(party, name)[:-KEPT_CHECKPOINTS]:
         shutil.rmtree(party.path("checkpoints", name, f"{old:06d}"))
@@ -435,10 +428,11 @@ def read_checkpoint(party: Party, name: str, epoch: int) -> State:
             f"the table of party '{party.name}' has changed since the checkpoint '{name}'; go on "
             "with the table as it was, or begin another run"
         )
-    inner = {k[9:]: v for k, v in state.tensors.items() if k.startswith("boundary/")}
-    party.boundary.load_state(inner)
-    rest = {k: v for k, v in state.tensors.items() if not k.startswith("boundary/")}
-    return State(rest, state.meta)
+    noise = state.part("boundary").tensors
+    party.boundary.load_state(noise)
+    for key in noise:
+        del state.tensors[f"boundary/{key}"]
+    return state
 
 
 def last_checkpoint(party: Party, name: str, made_for: str) -> tuple[int, State] | None:

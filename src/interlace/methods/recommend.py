@@ -17,6 +17,8 @@ from interlace.data.labels import is_known
 from interlace.errors import JobError
 from interlace.federation import Federation
 
+# Methods that can learn where nobody is held by all; which is best there was not measured.
+FOR_SOME = ("fed_once", "ss_vfl_i", "proto_evfl", "vfedtrans", "apc_vfl")
 FEW = 100  # shared people: between the 64 and the 128 for which methods were measured
 
 
@@ -90,11 +92,16 @@ RULES: tuple[Rule, ...] = (
 def recommend(s: Situation) -> Recommendation:
     """The method for parties that share people, with the reason in words."""
     if s.shared < 2:
-        return Recommendation(
-            method=None,
-            reason=f"{in_numbers(s)}: a joint model needs people with a label whom every party "
-            "holds; leave a party out, so that the others share some.",
+        reason = (
+            f"{in_numbers(s)}: what could be advised needs people with a label whom every party "
+            "holds; leave a party out, so that the others share some"
         )
+        if s.partly:
+            reason += (
+                ", or name a method that makes do with people whom some partners hold: "
+                + ", ".join(f"`{name}`" for name in FOR_SOME)
+            )
+        return Recommendation(method=None, reason=f"{reason}.")
     rule = next(rule for rule in RULES if rule.when(s))
     reason = f"{in_numbers(s)}: {rule.method}, because {rule.because}."
     if s.shared < FEW:

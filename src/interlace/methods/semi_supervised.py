@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from interlace.methods.augmentation import Augmentation, Augmenter
+from interlace.methods.base import Count, Passes
 from interlace.methods.bottom import Bottom
 from interlace.methods.clustering import Clustering
 from interlace.models import (
@@ -182,8 +183,6 @@ def _by_name(value: Any) -> Any:
     return {"name": "fixmatch", **value} if isinstance(value, dict) else value
 
 
-MOST_EPOCHS = 100_000  # a partner proposes them, and this bounds what it can ask
-
 AnySemiSupervised = Annotated[
     FixMatch | MixMatch | PseudoLabels, Field(discriminator="name"), BeforeValidator(_by_name)
 ]
@@ -204,9 +203,9 @@ class LocalSettings(BaseModel):
 
     semi_supervised: AnySemiSupervised = FixMatch()
     clustering: Clustering = "kmeans"
-    epochs: int = Field(default=200, ge=0, le=MOST_EPOCHS)
-    refine_epochs: int = Field(default=0, ge=0, le=MOST_EPOCHS)
-    batch_size: int = Field(default=64, gt=0)
+    epochs: Passes = 200
+    refine_epochs: Passes = 0
+    batch_size: Count = 64
 
 
 class LocalLearner:

@@ -27,6 +27,18 @@ class State(NamedTuple):
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
 
+    def put(self, name: str, tensors: Mapping[str, Tensor], meta: Any = None) -> None:
+        """Keep what a part has learnt under a name of its own."""
+        self.tensors.update({f"{name}/{k}": t for k, t in tensors.items()})
+        if meta is not None:
+            self.meta[name] = meta
+
+    def part(self, name: str) -> State:
+        """What was put under a name."""
+        start = f"{name}/"
+        tensors = {k.removeprefix(start): t for k, t in self.tensors.items() if k.startswith(start)}
+        return State(tensors, self.meta.get(name, {}))
+
 
 def write_state(folder: Path, state: State) -> None:
     """Write a state whole or not at all.

@@ -297,8 +297,8 @@ def test_nobody_is_learnt_from_twice_and_real_views_are_not_estimated(
 ) -> None:
     seen: list[tuple[list[torch.Tensor], torch.Tensor]] = []
 
-    def spy(views: list[torch.Tensor], held: torch.Tensor) -> list[torch.Tensor]:
-        seen.append((complete(views, held), held))
+    def spy(views: list[torch.Tensor], held: torch.Tensor, *known: Any) -> list[torch.Tensor]:
+        seen.append((complete(views, held, *known), held))
         return seen[-1][0]
 
     monkeypatch.setattr(one_shot, "complete", spy)
@@ -593,7 +593,7 @@ def test_a_partner_cannot_draw_what_was_rejected(
     ("settings", "complaint"),
     [
         ({"clustering": "kmean"}, "`clustering`"),
-        ({"local_epochs": -1}, "`epochs`"),
+        ({"local_epochs": -1}, "`local_epochs`"),
         ({"semi_supervised": {"name": "fixmatch", "threshold": 2}}, "`semi_supervised"),
     ],
 )

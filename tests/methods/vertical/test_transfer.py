@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 from interlace import Federation
 from interlace.errors import DataError, JobError
 from interlace.methods import FederatedTransfer
+from interlace.methods.base import keep_aside
 from interlace.methods.vertical.transfer import Translator, translate
 from interlace.models import BottomSpec, Optimisation
 
@@ -84,9 +85,19 @@ def test_forty_shared_people_are_enough(breast: Any) -> None:
 
 def test_people_who_are_not_shared_shape_phi(breast: Any) -> None:
     fed = breast(missing=450)
-    model = small(epochs=1).fit(fed)
+    model = small(epochs=1, validation=0.0).fit(fed)
     rows = torch.from_numpy(fed.labelled().rows)
     phi = translate(model.own_.embed(rows), fed.labelled().y, 2)
+    torch.testing.assert_close(model.top_.phi, phi)
+
+
+def test_people_by_whom_the_epoch_is_chosen_have_no_part_in_phi(breast: Any) -> None:
+    fed = breast(missing=450)
+    model = small(epochs=1, validation=0.2).fit(fed)
+    people = fed.shared().labelled()
+    _, aside = keep_aside(len(people.rows), 0.2, fed.seed, people.y)
+    others = fed.view(np.setdiff1d(fed.labelled().rows, people.rows[aside.numpy()]))
+    phi = translate(model.own_.embed(torch.from_numpy(others.rows)), others.y, 2)
     torch.testing.assert_close(model.top_.phi, phi)
 
 

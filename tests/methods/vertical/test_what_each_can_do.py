@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 
 from interlace import Federation, Party
-from interlace.errors import InterlaceError
+from interlace.errors import InterlaceError, JobError
 from interlace.methods.catalogue import CATALOGUE, accepted, build_method
+from interlace.methods.recommend import FOR_SOME
 from interlace.methods.vertical.joint import JointModel
 
 PAGE = Path(__file__).parents[3] / "docs" / "methods" / "index.md"
@@ -37,6 +38,7 @@ def federation(
     own: bool = True,
     all_at: int = SHARED,
     stir: bool = False,
+    folder: Path | None = None,
 ) -> Federation:
     """People at a bank, with their label, and at its partners, and some more at each.
 
@@ -80,7 +82,7 @@ def federation(
         shared = shared[(shared < all_at) | (shared % partners != k - 1)]
         alone = np.arange(SHARED + k * ALONE, SHARED + (k + 1) * ALONE)
         parties.append(Party(f"partner{k}", table(k, np.r_[shared, alone])))
-    return Federation.simulate(parties, wire=True)
+    return Federation.simulate(parties, wire=True, folder=folder)
 
 
 def learn_and_score(name: str, fed: Federation, *, some: bool = False) -> np.ndarray:
@@ -138,6 +140,10 @@ def test_the_table_has_every_method_with_networks() -> None:
     }
 
 
+def test_the_advice_for_parties_none_of_whose_people_all_hold() -> None:
+    assert {name for name, what, can in cells() if can and what == "nobody at all"} == set(FOR_SOME)
+
+
 @pytest.mark.parametrize(("name", "what", "can"), cells())
 def test_it_can_or_says_why_not(name: str, what: str, can: bool) -> None:
     if can:
@@ -147,3 +153,91 @@ def test_it_can_or_says_why_not(name: str, what: str, can: bool) -> None:
         TRIED[what](name)
     said = str(refused.value)
     assert re.search(r"take|use|leave|at least|way out", said, re.I), said
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, what, can in cells() if can and what == "a view missing"]
+)
+def test_a_score_does_not_hang_on_who_else_is_scored(name: str) -> None:
+    fed = federation("multiclass", partners=3, all_at=12)
+    model = build_method(name, accepted(name, QUICK)).fit(fed)
+    everybody = fed.shared(partial=True)
+    held = fed.alignment.holders[everybody.rows].all(1)
+    some = np.flatnonzero(~held)[::2]
+    assert 0 < len(some) < len(everybody.rows)
+    beside = model.outputs(everybody)[some]
+    np.testing.assert_allclose(
+        model.outputs(fed.view(everybody.rows[some])), beside, rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in cells()} - {"secure_transfer"}))
+def test_labels_of_people_outside_of_the_view_have_no_say(name: str) -> None:
+    outputs = []
+    for flipped in (False, True):
+        fed = federation()
+        view = np.arange(SHARED + ALONE - 4)  # all but some whom the bank alone holds
+        if flipped:
+            y = fed.active.frame["y"].to_numpy().copy()
+            y[view[-1] + 1 :] = 1 - y[view[-1] + 1 :]
+            fed.active.frame = fed.active.frame.with_columns(y=pl.Series(y))
+        model = build_method(name, accepted(name, QUICK)).fit(fed.view(view))
+        outputs.append(model.outputs(fed.shared()))
+    np.testing.assert_array_equal(*outputs)
+
+
+IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
+    ("one_shot", {"validation": 1.5}),
+    ("one_shot", {"batch_size": 0}),
+    ("one_shot", {"epochs": -1}),
+    ("one_shot", {"dropout": 2.0}),
+    ("one_shot", {"local_epochs": 10**7}),
+    ("few_shot", {"floor": 7.0}),
+    ("few_shot", {"refine_epochs": -1}),
+    ("fedcvt", {"temperature": 0.0}),
+    ("proto_evfl", {"temperature": 0.0}),
+    ("proto_evfl", {"share": (0.5, 3.0)}),
+    ("fed_once", {"every": 0}),
+    ("fed_once", {"local_batch_size": 1}),
+    ("ss_vfl_i", {"corruption": 0.0}),
+    ("ss_vfl_c", {"momentum": 1.0}),
+    ("transfer", {"alignment": -5.0}),
+    ("vfedtrans", {"weight": -1.0}),
+    ("privileged_distillation", {"temperature": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "setting"), IMPOSSIBLE)
+def test_an_impossible_setting_is_refused_before_a_partner_is_asked(
+    name: str, setting: dict[str, Any]
+) -> None:
+    fed = federation()
+    fed.align()
+    before = len(list(fed.active.boundary.ledger.entries()))
+    method = CATALOGUE[name].make(**setting)
+    with pytest.raises(JobError, match=rf"`{next(iter(setting))}`"):
+        method.fit(fed)
+    assert len(list(fed.active.boundary.ledger.entries())) == before
+
+
+@pytest.mark.parametrize("name", ["split", "proto_evfl", "entity_augmentation", "fedcvt"])
+def test_a_killed_training_without_judges_goes_on_to_its_last_epoch(
+    name: str, tmp_path: Path
+) -> None:
+    def stop(epoch: Any) -> None:
+        if epoch.number == 2:
+            raise KeyboardInterrupt
+
+    settings = accepted(name, QUICK | {"epochs": 4, "validation": 0.0, "patience": 1})
+    outputs = []
+    for folder, on_epoch in (("whole", None), ("killed", stop)):
+        if on_epoch:
+            with pytest.raises(KeyboardInterrupt):
+                build_method(name, settings).fit(
+                    federation(folder=tmp_path / folder), checkpoint="run", on_epoch=on_epoch
+                )
+        fed = federation(folder=tmp_path / folder)
+        model = build_method(name, settings).fit(fed, checkpoint="run")
+        assert [epoch.number for epoch in model.history_] == [1, 2, 3, 4]
+        outputs.append(model.outputs(fed.shared()))
+    np.testing.assert_array_equal(*outputs)

@@ -602,7 +602,7 @@ class FedAvg(HorizontalMethod):
 
     def _state(self, stopping: EarlyStopping) -> State:
         state = self._finished()
-        state.tensors.update({f"server/{k}": v for k, v in self._server_state().items()})
+        state.put("server", self._server_state())
         if self.best_ is not None:
             state.tensors["best"] = self.best_
         state.meta["best"] = [stopping.best, stopping.best_epoch]
@@ -611,9 +611,7 @@ class FedAvg(HorizontalMethod):
     def _take_state(self, state: State) -> None:
         self._take_finished(state)
         self.best_ = state.tensors.get("best")
-        self._take_server_state(
-            {k[7:]: v for k, v in state.tensors.items() if k.startswith("server/")}
-        )
+        self._take_server_state(state.part("server").tensors)
 
     def _logits(self, x: Tensor) -> Tensor:
         return say(self.module_, x)
@@ -633,7 +631,7 @@ class FedAvg(HorizontalMethod):
         own = self.meeting_.clients.get(fed.active.name)
         if isinstance(own, Own) and isinstance(own.side, AveragingSide):
             state.meta["steps"] = own.side.steps_taken
-            state.tensors.update({f"own/{k}": v for k, v in own.side.learnt().items()})
+            state.put("own", own.side.learnt())
         write_checkpoint(fed.active, name, number, state)
 
     def _resume(self, fed: Federation, name: str, stopping: EarlyStopping) -> int:
@@ -647,9 +645,7 @@ class FedAvg(HorizontalMethod):
                 client.ask(AveragingSide.resume, {"name": name, "epoch": number})
             elif isinstance(client.side, AveragingSide):
                 client.side.steps_taken = int(state.meta["steps"])
-                client.side.take_learnt(
-                    {k[4:]: v for k, v in state.tensors.items() if k.startswith("own/")}
-                )
+                client.side.take_learnt(state.part("own").tensors)
         self._take_state(state)
         stopping.best, stopping.best_epoch = state.meta["best"]
         return number

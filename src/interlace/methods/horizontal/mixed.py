@@ -357,7 +357,6 @@ class MixedVFL(Method):
         """Every party keeps its own part of the model under ``name`` in its own folder."""
         for peer in self.peers_.values():
             peer.ask(BankSide.save, {"name": name})
-        tensors = {f"top/{k}": v for k, v in self.top_.state_dict().items()}
         meta: dict[str, Any] = {
             "label_plan": self.label_plan_.to_json(),
             "objective": self.objective_.to_json(),
@@ -365,11 +364,11 @@ class MixedVFL(Method):
             "history": [asdict(r) for r in self.history_],
             "own": None,
         }
+        state = State({}, meta)
+        state.put("top", self.top_.state_dict())
         if self.own_ is not None:
-            own = self.own_.state()
-            tensors.update({f"own/{k}": v for k, v in own.tensors.items()})
-            meta["own"] = own.meta
-        write_state(self.active_.path("models", name), State(tensors, meta))
+            state.put("own", *self.own_.state())
+        write_state(self.active_.path("models", name), state)
 
     def load(self, name: str, federation: Federation) -> Self:
         """Take the parts that :meth:`save` kept; the hyper-parameters must be the same."""
@@ -385,10 +384,7 @@ class MixedVFL(Method):
         self.history_ = [Epoch(**e) for e in meta["history"]]
         self.own_ = None
         if meta["own"] is not None:
-            own = {k[4:]: v for k, v in state.tensors.items() if k.startswith("own/")}
-            self.own_ = Bottom.from_state(federation.active, State(own, meta["own"]))
+            self.own_ = Bottom.from_state(federation.active, state.part("own"))
         self._assemble(federation.seed)
-        self.top_.load_state_dict(
-            {k[4:]: v for k, v in state.tensors.items() if k.startswith("top/")}
-        )
+        self.top_.load_state_dict(state.part("top").tensors)
         return self

@@ -42,7 +42,17 @@ from interlace.boundary.control import whole_number
 from interlace.data.spec import InputSpec
 from interlace.errors import AlignmentError, DataError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import Count, EarlyStopping, Natural, OnEpoch, Share, Widths
+from interlace.methods.base import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    EarlyStopping,
+    OnEpoch,
+    Passes,
+    Several,
+    Share,
+    Widths,
+)
 from interlace.methods.bottom import MOST_WIDTH, Bottom, BottomSettings, BottomSide, SideBySide
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.fed_once import FedOnceSide, NoiseAsTargets
@@ -232,9 +242,9 @@ class _FromRepresentations(Distilled):
         self,
         *,
         epochs: Count = 100,
-        local_epochs: Natural = 100,
-        local_batch_size: Count = 100,
-        weight: float = 1.0,
+        local_epochs: Passes = 100,
+        local_batch_size: Several = 100,
+        weight: AtLeastZero = 1.0,
         batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
         top: Widths = (64,),
@@ -290,7 +300,7 @@ class _FromRepresentations(Distilled):
         own = Bottom.fit(fed.active, settings, to_learn_from(fed).numpy())
         learn_alone(fed, peers, own, self._pretraining())
         fed.active.boundary.round += 1
-        views = self._views(fed, rows, peers)
+        views = self._theirs(fed, rows, peers)
         self.widths_.clear()  # the model that is learnt here asks nobody
         return [*views, own.embed(torch.from_numpy(rows))]
 
@@ -443,8 +453,8 @@ class PrivilegedDistillation(Distilled):
         self,
         *,
         epochs: Count = 100,
-        temperature: float = 2.0,
-        weight: float = 1.0,
+        temperature: AboveZero = 2.0,
+        weight: AtLeastZero = 1.0,
         batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
         top: Widths = (64,),

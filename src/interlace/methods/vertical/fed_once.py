@@ -19,12 +19,11 @@ No gradient leaves the active party, so no partner learns anything of the label.
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from interlace.methods.base import Count, Natural, Share, Widths
+from interlace.methods.base import Count, Passes, Several, Share, Widths
 from interlace.methods.bottom import Bottom
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.pretrained import Exercise, PretrainedSide, Pretraining, SentOnce
@@ -39,7 +38,7 @@ class NoiseAsTargets(Pretraining):
         every: Targets are traded in every so many epochs.
     """
 
-    every: int = Field(default=1, gt=0)
+    every: Count = 1
 
     def exercise(self, bottom: Bottom, rows: Tensor, draws: torch.Generator) -> Exercise:
         return _Targets(self, bottom, rows, draws)
@@ -119,9 +118,9 @@ class FedOnce(SentOnce):
         self,
         *,
         epochs: Count = 100,
-        local_epochs: Natural = 100,
-        local_batch_size: Count = 100,
-        every: int = 1,
+        local_epochs: Passes = 100,
+        local_batch_size: Several = 100,
+        every: Count = 1,
         batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
         top: Widths = (64,),

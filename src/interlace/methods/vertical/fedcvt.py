@@ -32,8 +32,8 @@ from torch.nn import functional as F
 
 from interlace.errors import AlignmentError, DataError, JobError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import Count, EarlyStopping, Share, Widths
-from interlace.methods.bottom import BottomSide, WholeTableSide
+from interlace.methods.base import AboveZero, AtLeastZero, Count, EarlyStopping, Part, Share, Widths
+from interlace.methods.bottom import WholeTableSide
 from interlace.methods.kept import Kept
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.joint import CHUNK
@@ -117,12 +117,12 @@ class FedCVT(SplitTraining):
         batch_size: Count = 32,
         bottom: BottomSpec = BottomSpec(),
         top: Widths = (64,),
-        temperature: float = 0.1,
-        joint_threshold: float = 0.7,
-        single_threshold: float = 0.6,
-        common_weight: float = 0.1,
-        estimate_weight: float = 0.1,
-        apart_weight: float = 0.01,
+        temperature: AboveZero = 0.1,
+        joint_threshold: Part = 0.7,
+        single_threshold: Part = 0.6,
+        common_weight: AtLeastZero = 0.1,
+        estimate_weight: AtLeastZero = 0.1,
+        apart_weight: AtLeastZero = 0.01,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
         validation: Share = 0.1,
@@ -347,28 +347,18 @@ class FedCVT(SplitTraining):
         nowhere = int((~held.any(1)).sum())
         if nowhere:
             raise AlignmentError(f"{nowhere:,} people are held by no party with columns")
-        total = torch.zeros(len(rows), self.objective_.outputs)
-        for k, here in enumerate(held.T):
-            some = rows[here.numpy()]
-            view = self._view(fed, k, some)
+        out = []
+        for start in range(0, len(rows), CHUNK):
+            here = held[start : start + CHUNK]
+            views = self._views(fed, rows[start : start + CHUNK])
+            total = torch.zeros(len(here), self.objective_.outputs)
             with torch.no_grad():
-                total[here] += self._classifiers.singles[k](view).softmax(1)
-        return (total / held.sum(1, keepdim=True)).log()
-
-    def _view(self, fed: Federation, k: int, rows: Rows) -> Tensor:
-        """[u; c] of party k for people whom it holds."""
-        if k == len(self.peers_):
-            assert self.own_ is not None
-            return self.own_.embed(torch.from_numpy(rows))
-        name, peer = list(self.peers_.items())[k]
-        parts = [
-            self._expect(name, peer.ask(BottomSide.embed, where), len(where))
-            for where in fed.positions(name, rows).tensor_split(
-                list(range(CHUNK, len(rows), CHUNK))
-            )
-            if len(where)
-        ]
-        return torch.cat(parts) if parts else torch.zeros(0, self.widths_[name])
+                for single, view, mine in zip(
+                    self._classifiers.singles, views, here.T, strict=True
+                ):
+                    total[mine] += single(view[mine]).softmax(1)
+            out.append((total / here.sum(1, keepdim=True)).log())
+        return torch.cat(out)
 
     @property
     def _classifiers(self) -> CrossViewClassifiers:
@@ -377,16 +367,12 @@ class FedCVT(SplitTraining):
 
     def _state(self, stopping: EarlyStopping) -> State:
         state = super()._state(stopping)
-        verdicts = {f"verdicts/{name}": said for name, said in self.verdicts_.items()}
-        return State(state.tensors | verdicts, state.meta)
+        state.put("verdicts", self.verdicts_)
+        return state
 
     def _take(self, state: State) -> None:
         super()._take(state)
-        self.verdicts_ = {
-            k.removeprefix("verdicts/"): v
-            for k, v in state.tensors.items()
-            if k.startswith("verdicts/")
-        }
+        self.verdicts_ = state.part("verdicts").tensors
 
 
 class CrossViewClassifiers(nn.Module):

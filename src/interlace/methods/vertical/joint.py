@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -232,6 +232,30 @@ class JointModel(Method):
                 out.append(self.top_(cuts))
         return torch.cat(out)
 
+    def _theirs(self, fed: Federation, rows: Rows, peers: Mapping[str, Peer]) -> list[Tensor]:
+        """Each partner's embeddings (n, d_k) of the people whom it holds; NaN for the others."""
+        views = []
+        where = {n: torch.from_numpy(fed.alignment.position(n)[rows]) for n in peers}
+        answers = {
+            name: peers[name].start(BottomSide.embed, places[places >= 0])
+            for name, places in where.items()
+            if bool((places >= 0).any())
+        }
+        for name, places in where.items():
+            held = places >= 0
+            view = torch.full((len(rows), self.widths_[name]), torch.nan)
+            if name in answers:
+                view[held] = self._expect(name, answers[name](), int(held.sum()))
+            views.append(view)
+        return views
+
+    def _views(self, fed: Federation, rows: Rows) -> list[Tensor]:
+        """All parties' embeddings of people outside of training, the own ones last."""
+        views = self._theirs(fed, rows, self.peers_)
+        if self.own_ is not None:
+            views.append(self.own_.embed(torch.from_numpy(rows)))
+        return views
+
     def _held(self, fed: Federation, rows: Rows) -> Tensor:
         """Which parties with columns hold the active party's people, (n, parties), itself last."""
         held = torch.from_numpy(fed.alignment.holders[rows])
@@ -291,9 +315,6 @@ class JointModel(Method):
         return epoch
 
     def _state(self, stopping: EarlyStopping) -> State:
-        tensors = training_state(self.top_, self.optimiser_, self.randomness_)
-        tensors = {f"top/{k}": v for k, v in tensors.items()}
-        tensors.update({f"best/{k}": v for k, v in (self.best_top_ or {}).items()})
         meta: dict[str, Any] = {
             "label_plan": self.label_plan_.to_json(),
             "objective": self.objective_.to_json(),
@@ -303,18 +324,14 @@ class JointModel(Method):
             "round": self.active_.boundary.round,
             "own": None,
         }
+        state = State({}, meta)
+        state.put("top", training_state(self.top_, self.optimiser_, self.randomness_))
+        state.put("best", self.best_top_ or {})
         if self.own_ is not None:
-            own = self.own_.state()
-            tensors.update({f"own/{k}": v for k, v in own.tensors.items()})
-            meta["own"] = own.meta
-        return State(tensors, meta)
+            state.put("own", *self.own_.state())
+        return state
 
     def _take(self, state: State) -> None:
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {
-                k.removeprefix(prefix): v for k, v in state.tensors.items() if k.startswith(prefix)
-            }
-
         meta = state.meta
         self.label_plan_ = LabelPlan.from_json(meta["label_plan"])
         self.objective_ = Objective.from_json(meta["objective"])
@@ -323,11 +340,12 @@ class JointModel(Method):
         self.widths_ = {name: int(width) for name, width in meta["widths"].items()}
         widths = list(self.widths_.values())
         if meta["own"] is not None:
-            self.own_ = Bottom.from_state(self.active_, State(part("own/"), meta["own"]))
+            self.own_ = Bottom.from_state(self.active_, state.part("own"))
             widths.append(self.own_.width)
         self._assemble(widths)
-        load_training_state(part("top/"), self.top_, self.optimiser_, self.randomness_)
-        self.best_top_ = part("best/") or None
+        top = state.part("top").tensors
+        load_training_state(top, self.top_, self.optimiser_, self.randomness_)
+        self.best_top_ = state.part("best").tensors or None
         self.active_.boundary.round = int(meta["round"])
 
 

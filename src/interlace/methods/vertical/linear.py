@@ -76,6 +76,8 @@ from interlace.errors import AlignmentError, DataError, InterlaceError, JobError
 from interlace.federation import Federation
 from interlace.job.results import Sheet
 from interlace.methods.base import (
+    AboveZero,
+    AtLeastZero,
     Clock,
     Count,
     Epoch,
@@ -115,8 +117,6 @@ SINGULAR = 1e-10
 
 Encryption = Literal["auto", "none", "rlwe-fast", "rlwe-strict", "okamoto-uchiyama", "paillier"]
 Batch = Integers | None  # places among the rows in training; all of them
-AtLeastZero = Annotated[float, Field(ge=0)]
-AboveZero = Annotated[float, Field(gt=0)]
 
 
 # -- parties as the optimiser sees them --------------------------------------------------------

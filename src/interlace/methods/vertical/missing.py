@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_CHUNK = 4096  # queries at a time, so that the weights of all over all need not fit in memory
+# Queries at a time, and weights, so that those of all over all need not fit in memory.
+_QUERIES, _WEIGHTS = 4096, 2**26
 
 
 def attend(
@@ -35,16 +36,19 @@ def attend(
         Shape (n, e).
     """
     scale = temperature * math.sqrt(query.shape[1])
+    size = min(_QUERIES, max(1, _WEIGHTS // max(1, len(keys))))
     out = []
-    for start in range(0, len(query), _CHUNK):
-        scores = query[start : start + _CHUNK] @ keys.T / scale
+    for start in range(0, len(query), size):
+        scores = query[start : start + size] @ keys.T / scale
         if but is not None:
-            scores = scores.scatter(1, but[start : start + _CHUNK, None], -math.inf)
+            scores = scores.scatter(1, but[start : start + size, None], -math.inf)
         out.append(scores.softmax(1) @ values)
     return torch.cat(out) if out else query.new_empty(0, values.shape[1])
 
 
-def complete(views: Sequence[Tensor], held: Tensor) -> list[Tensor]:
+def complete(
+    views: Sequence[Tensor], held: Tensor, known: tuple[Sequence[Tensor], Tensor] | None = None
+) -> list[Tensor]:
     """Fill in every view that its party does not hold.
 
     The transform T of Sun et al. (ICCV 2023): whoever lacks the view of party j asks with the
@@ -55,20 +59,23 @@ def complete(views: Sequence[Tensor], held: Tensor) -> list[Tensor]:
     Args:
         views: For each party (n, d_k); what stands in rows that it does not hold is not looked at.
         held: (n, parties), bool; each person is held by at least one.
+        known: Views (m, d_k) and holders (m, parties) of the people who are looked among; without,
+            it is those who ask.
 
     Returns:
         The views, whole.
     """
+    theirs, by = known or (views, held)
     full = [view.clone() for view in views]
     for pattern in torch.unique(held, dim=0):
         asking = (held == pattern).all(1)
         present = pattern.nonzero()[:, 0].tolist()
         query = torch.cat([views[k][asking] for k in present], 1)
         for j in (~pattern).nonzero()[:, 0].tolist():
-            known = held[:, [*present, j]].all(1)
-            if bool(known.any()):
-                keys = torch.cat([views[k][known] for k in present], 1)
-                full[j][asking] = attend(query, keys, views[j][known])
+            both = by[:, [*present, j]].all(1)
+            if bool(both.any()):
+                keys = torch.cat([theirs[k][both] for k in present], 1)
+                full[j][asking] = attend(query, keys, theirs[j][both])
             else:
-                full[j][asking] = views[j][held[:, j]].mean(0)
+                full[j][asking] = theirs[j][by[:, j]].mean(0)
     return full

@@ -35,7 +35,6 @@ from typing import Literal, Self
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -51,9 +50,14 @@ from interlace.errors import AlignmentError, JobError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
     Clock,
+    Count,
     EarlyStopping,
     Epoch,
     OnEpoch,
+    Part,
+    Passes,
+    Share,
+    Widths,
     batches,
     keep_aside,
     shuffled,
@@ -122,15 +126,13 @@ class OneShotSide(BottomSide):
 
     def _training(self) -> State:
         state = super()._training()
-        learner = self.learner.state()
-        tensors = {f"learner/{k}": v for k, v in learner.tensors.items()}
-        tensors |= {"overlap": self.overlap, "labels": self.labels, "unlabelled": self.unlabelled}
-        return State({**state.tensors, **tensors}, {**state.meta, "learner": learner.meta})
+        state.put("learner", *self.learner.state())
+        people = {"overlap": self.overlap, "labels": self.labels, "unlabelled": self.unlabelled}
+        return State(state.tensors | people, state.meta)
 
     def _go_on(self, state: State) -> None:
         super()._go_on(state)
-        head = {k[8:]: v for k, v in state.tensors.items() if k.startswith("learner/")}
-        self.learner = LocalLearner.from_state(self.bottom, State(head, state.meta["learner"]))
+        self.learner = LocalLearner.from_state(self.bottom, state.part("learner"))
         self.overlap, self.labels = state.tensors["overlap"], state.tensors["labels"]
         self.unlabelled = state.tensors["unlabelled"]
 
@@ -294,19 +296,19 @@ class OneShotVFL(JointModel):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        local_epochs: int = 200,
+        epochs: Count = 100,
+        local_epochs: Passes = 200,
         semi_supervised: AnySemiSupervised = FixMatch(),
         clustering: Clustering = "kmeans",
-        local_batch_size: int = 64,
-        batch_size: int | None = None,
+        local_batch_size: Count = 64,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] | nn.Module = (64,),
-        dropout: float = 0.0,
+        top: Widths | nn.Module = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         self.epochs = epochs
         self.local_epochs = local_epochs
@@ -328,23 +330,14 @@ class OneShotVFL(JointModel):
         return Joined(mlp(sum(widths), self.top, outputs, self.dropout))
 
     def _local_settings(self) -> LocalSettings:
-        """What the clients are told.
-
-        Raises:
-            JobError: a setting is not possible.
-        """
-        try:
-            return LocalSettings(
-                semi_supervised=self.semi_supervised,
-                clustering=self.clustering,
-                epochs=self.local_epochs,
-                refine_epochs=self.refine_epochs,
-                batch_size=self.local_batch_size,
-            )
-        except ValidationError as e:
-            first = e.errors(include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise JobError(f"{type(self).__name__}: local `{where}`: {first['msg']}") from None
+        """What the clients are told."""
+        return LocalSettings(
+            semi_supervised=self.semi_supervised,
+            clustering=self.clustering,
+            epochs=self.local_epochs,
+            refine_epochs=self.refine_epochs,
+            batch_size=self.local_batch_size,
+        )
 
     # -- learning -----------------------------------------------------------------------------
 
@@ -361,13 +354,12 @@ class OneShotVFL(JointModel):
         learning at the clients, so a resumed fit does a round over at most.
         """
         fed = self._people(federation)
-        settings = self._local_settings()
         self._start(fed)
         self.learner_: LocalLearner | None = None
         cast = self._cast(fed, federation)
         done = self._resume(fed, checkpoint, EarlyStopping(None)) if checkpoint else 0
         if done < 1:
-            self._first_round(fed, cast, settings)
+            self._first_round(fed, cast, self._local_settings())
             if checkpoint:
                 self._checkpoint(fed, checkpoint, 1, EarlyStopping(None))
         self._finish(fed, cast, done, checkpoint, on_epoch)
@@ -596,41 +588,29 @@ class OneShotVFL(JointModel):
         out = []
         self.top_.eval()
         for start in range(0, len(rows), CHUNK):
-            some, here = rows[start : start + CHUNK], held[start : start + CHUNK]
-            views: list[Tensor] = []
-            for (name, peer), mine in zip(self.peers_.items(), here.T, strict=False):
-                where = fed.positions(name, some[mine.numpy()])
-                h = peer.ask(BottomSide.embed, where) if len(where) else known[len(views)][:0]
-                views.append(_spread(self._expect(name, h, len(where)), mine))
-            if self.own_ is not None:
-                views.append(self.own_.embed(torch.from_numpy(some)))
-            both = [torch.cat(pair) for pair in zip(known, views, strict=True)]
-            whole = complete(both, torch.cat([known_held, here]))
+            chunk = slice(start, start + CHUNK)
+            whole = complete(self._views(fed, rows[chunk]), held[chunk], (known, known_held))
             with torch.no_grad():
-                out.append(self.top_([view[len(known_held) :] for view in whole]))
+                out.append(self.top_(whole))
         return torch.cat(out)
 
     # -- keeping ------------------------------------------------------------------------------
 
     def _state(self, stopping: EarlyStopping) -> State:
         state = super()._state(stopping)
-        for k, part in enumerate(getattr(self, "known_", ())):
-            state.tensors[f"known/{k}"] = part
+        state.put("known", {str(k): part for k, part in enumerate(getattr(self, "known_", ()))})
         learner = getattr(self, "learner_", None)
-        if learner is None:
-            return state
-        own = learner.state()
-        tensors = {f"learner/{k}": v for k, v in own.tensors.items()}
-        return State({**state.tensors, **tensors}, {**state.meta, "learner": own.meta})
+        if learner is not None:
+            state.put("learner", *learner.state())
+        return state
 
     def _take(self, state: State) -> None:
         super()._take(state)
-        count = sum(k.startswith("known/") for k in state.tensors)
-        self.known_ = [state.tensors[f"known/{k}"] for k in range(count)]
+        known = state.part("known").tensors
+        self.known_ = [known[str(k)] for k in range(len(known))]
         self.learner_ = None
         if "learner" in state.meta and self.own_ is not None:
-            head = {k[8:]: v for k, v in state.tensors.items() if k.startswith("learner/")}
-            self.learner_ = LocalLearner.from_state(self.own_, State(head, state.meta["learner"]))
+            self.learner_ = LocalLearner.from_state(self.own_, state.part("learner"))
 
 
 class FewShotVFL(OneShotVFL):
@@ -639,9 +619,10 @@ class FewShotVFL(OneShotVFL):
     For an unaligned row of a client the views of the others are estimated by attention over the
     overlap (T). A head over the client's view alone and the joint head must agree on its class, and
     both be confident, or the row is never drawn (:func:`keep_probability`). Drawn rows join the
-    client's labelled rows, labelled by its own head, and their completed views join what the joint
-    head learns from. So do the active party's labelled people with a missing view, which is ours.
-    ``kept_`` says by party what was drawn, with the class by the joint head.
+    client's labelled rows, labelled by its own head (the active party's by the joint one, which is
+    ours), and their completed views join what the joint head learns from. So do the active party's
+    labelled people with a missing view, which is ours. ``kept_`` says by party what was drawn, with
+    the class by the joint head.
 
     The source does not say whether rows are drawn once or in every epoch, nor its confidence floor:
     drawing once, and 0.8, are ours.
@@ -660,22 +641,22 @@ class FewShotVFL(OneShotVFL):
     def __init__(
         self,
         *,
-        epochs: int = 100,
-        local_epochs: int = 200,
-        refine_epochs: int = 100,
-        floor: float = 0.8,
+        epochs: Count = 100,
+        local_epochs: Passes = 200,
+        refine_epochs: Passes = 100,
+        floor: Part = 0.8,
         agreement: Agreement = "hard",
         semi_supervised: AnySemiSupervised = FixMatch(),
         clustering: Clustering = "kmeans",
-        local_batch_size: int = 64,
-        batch_size: int | None = None,
+        local_batch_size: Count = 64,
+        batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
-        top: Sequence[int] | nn.Module = (64,),
-        dropout: float = 0.0,
+        top: Widths | nn.Module = (64,),
+        dropout: Share = 0.0,
         optimisation: Optimisation = Optimisation(),
         class_weight: ClassWeight = None,
-        validation: float = 0.1,
-        patience: int | None = 10,
+        validation: Share = 0.1,
+        patience: Count | None = 10,
     ) -> None:
         super().__init__(
             epochs=epochs,
@@ -779,10 +760,12 @@ class FewShotVFL(OneShotVFL):
 
     def _joint_opinion(self, cast: _Cast, views: _Views, held: Tensor) -> Tensor:
         """What the joint head says of all candidates, over the views there are and estimates."""
-        whole = complete(_stacked(views, held), torch.cat([cast.held, held]))
+        both = _stacked(views, held)
+        known = both, torch.cat([cast.held, held])
+        whole = complete([view[len(cast.rows) :] for view in both], held, known)
         self.top_.eval()
         with torch.no_grad():
-            out: Tensor = self.top_([view[len(cast.rows) :] for view in whole]).softmax(1)
+            out: Tensor = self.top_(whole).softmax(1)
         return out
 
     def _possible(self, name: str, answer: Tensor, rows: Tensor, keep: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from interlace.boundary.kinds import Control, RowSelection
@@ -24,12 +24,14 @@ from interlace.methods.base import (
     EarlyStopping,
     Epoch,
     OnEpoch,
+    Passes,
+    Several,
     batches,
     keep_aside,
     shuffled,
     usual_batch,
 )
-from interlace.methods.bottom import MOST_EPOCHS, Bottom, BottomSide
+from interlace.methods.bottom import Bottom, BottomSide
 from interlace.methods.vertical.joint import CHUNK, JointModel
 from interlace.models import Optimisation, mlp, seed_for, seeded, set_rate
 from interlace.party import Peer, State, operation
@@ -65,8 +67,8 @@ class Pretraining(BaseModel, ABC):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    epochs: int = Field(default=100, ge=0, le=MOST_EPOCHS)
-    batch_size: int = Field(default=100, gt=1)
+    epochs: Passes = 100
+    batch_size: Several = 100
 
     @abstractmethod
     def exercise(self, bottom: Bottom, rows: Tensor, draws: torch.Generator) -> Exercise:
@@ -128,28 +130,7 @@ class PretrainedSide(BottomSide):
         self.pretraining.model_validate(settings).learn(self.bottom, self.rows)
 
 
-class SomeViews(JointModel):
-    """A joint model for people of whom some parties may have no view."""
-
-    def _views(self, fed: Federation, rows: Rows, peers: Mapping[str, Peer]) -> list[Tensor]:
-        """Each partner's embeddings (n, d_k) of the people whom it holds; NaN for the others."""
-        views = []
-        where = {n: torch.from_numpy(fed.alignment.position(n)[rows]) for n in peers}
-        answers = {
-            name: peers[name].start(BottomSide.embed, places[places >= 0])
-            for name, places in where.items()
-            if bool((places >= 0).any())
-        }
-        for name, places in where.items():
-            held = places >= 0
-            view = torch.full((len(rows), self.widths_[name]), torch.nan)
-            if name in answers:
-                view[held] = self._expect(name, answers[name](), int(held.sum()))
-            views.append(view)
-        return views
-
-
-class OnViews(SomeViews):
+class OnViews(JointModel):
     """A top model over embeddings that stay as they are and, it may be, an own bottom model that
     learns with it."""
 
@@ -270,7 +251,7 @@ class SentOnce(OnViews):
             own = None if self.own_learns else self.own_
             learn_alone(fed, self.peers_, own, self._pretraining())
             fed.active.boundary.round += 1
-            self.received_ = self._views(fed, fed.rows, self.peers_)
+            self.received_ = self._theirs(fed, fed.rows, self.peers_)
             if checkpoint:
                 self._checkpoint(fed, checkpoint, 1, EarlyStopping(None))
         views = self.received_
@@ -292,26 +273,24 @@ class SentOnce(OnViews):
         self.top_.eval()
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
-            cuts = self._views(fed, chunk, self.peers_)
-            if self.own_ is not None:
-                cuts.append(self.own_.embed(torch.from_numpy(chunk)))
+            views = self._views(fed, chunk)
             with torch.no_grad():
-                out.append(self.top_(cuts))
+                out.append(self.top_(views))
         return torch.cat(out)
 
     # -- keeping ------------------------------------------------------------------------------
 
     def _state(self, stopping: EarlyStopping) -> State:
         state = super()._state(stopping)
-        for k, view in enumerate(getattr(self, "received_", ())):
-            state.tensors[f"received/{k}"] = view
+        views = getattr(self, "received_", ())
+        state.put("received", {str(k): view for k, view in enumerate(views)})
         return state
 
     def _take(self, state: State) -> None:
         super()._take(state)
-        count = sum(k.startswith("received/") for k in state.tensors)
-        if count:
-            self.received_ = [state.tensors[f"received/{k}"] for k in range(count)]
+        received = state.part("received").tensors
+        if received:
+            self.received_ = [received[str(k)] for k in range(len(received))]
 
 
 class Standardised(nn.Module):

@@ -33,7 +33,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,9 +41,13 @@ from interlace.boundary.kinds import ClassPrior, Control, Prototype, RowSelectio
 from interlace.errors import AlignmentError, JobError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
+    AboveZero,
     Count,
     EarlyStopping,
+    Natural,
     OnEpoch,
+    Part,
+    Several,
     Share,
     Widths,
     batches,
@@ -54,8 +58,8 @@ from interlace.methods.base import (
 from interlace.methods.bottom import Bottom
 from interlace.methods.kept import Kept, kept_from, kept_state
 from interlace.methods.objective import ClassWeight, Objective
-from interlace.methods.vertical.joint import CHUNK
-from interlace.methods.vertical.pretrained import SomeViews, known_to_partners
+from interlace.methods.vertical.joint import CHUNK, JointModel
+from interlace.methods.vertical.pretrained import known_to_partners
 from interlace.methods.vertical.split import SplitSide
 from interlace.models import BottomSpec, Optimisation, mlp, seed_for
 from interlace.party import State, operation
@@ -198,14 +202,14 @@ class Guidance(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    share: float = Field(ge=0, le=1)
-    weight: float = Field(ge=0, le=1)
-    mixing: float = Field(ge=0, le=1)
-    balance: float = Field(ge=0, le=1)
-    temperature: float = Field(gt=0)
-    rate: float = Field(ge=0, le=1)
-    batch_size: int = Field(gt=1)
-    epoch: int = Field(ge=0)
+    share: Part
+    weight: Part
+    mixing: Part
+    balance: Part
+    temperature: AboveZero
+    rate: Part
+    batch_size: Several
+    epoch: Natural
 
 
 def learn_guided(
@@ -386,7 +390,7 @@ class GatedEnsemble(nn.Module):
         return out
 
 
-class ProtoEVFL(SomeViews):
+class ProtoEVFL(JointModel):
     """Proto-EVFL (reconstruction): prototypes guide how each party learns from its unaligned rows,
     and a gated ensemble of party classifiers names the class.
 
@@ -435,12 +439,12 @@ class ProtoEVFL(SomeViews):
         self,
         *,
         epochs: Count = 100,
-        batch_size: Count | None = None,
-        share: tuple[float, float] = (0.1, 0.5),
-        mixing: float = 0.5,
-        balance: float = 0.5,
-        temperature: float = 0.1,
-        prior_rate: float = 0.1,
+        batch_size: Several | None = None,
+        share: tuple[Part, Part] = (0.1, 0.5),
+        mixing: Part = 0.5,
+        balance: Part = 0.5,
+        temperature: AboveZero = 0.1,
+        prior_rate: Part = 0.1,
         semantics: Mapping[Any, Sequence[float]] | None = None,
         bottom: BottomSpec = BottomSpec(),
         top: Widths = (64,),
@@ -513,7 +517,7 @@ class ProtoEVFL(SomeViews):
         fed = known_to_partners(federation)
         shared = federation.shared(partial=True).rows
         nameless = np.setdiff1d(shared, np.union1d(fed.rows, fed.held_out))
-        self._others = self._unaligned(fed, nameless)
+        self._others = self._unaligned(federation, nameless)
         self._start(fed)
         for name, peer in self.peers_.items():
             where = torch.from_numpy(fed.alignment.position(name)[nameless])
@@ -530,7 +534,7 @@ class ProtoEVFL(SomeViews):
         size = self.batch_size or usual_batch(len(train))
 
         def learn(epoch: int) -> float:
-            views = self._see(fed, fed.rows[people.numpy()])
+            views = self._views(fed, fed.rows[people.numpy()])
             self._guide(fed, [view[: len(train)] for view in views], y[train], epoch, size)
             order = train[shuffled(len(train), fed.seed, epoch)]
             total = torch.zeros(())
@@ -546,25 +550,18 @@ class ProtoEVFL(SomeViews):
         self._in_epochs(fed, learn, fed.view(fed.rows[aside.numpy()]), checkpoint, on_epoch)
         if bool(self.top_.unseen.any()):
             # Prototypes alone name an unseen class: they are those of the finished model.
-            self._prototypes(fed, self._see(fed, fed.rows[train.numpy()]), y[train])
+            self._prototypes(fed, self._views(fed, fed.rows[train.numpy()]), y[train])
         del self._others
         return self
 
     def _unaligned(self, fed: Federation, nameless: Rows) -> tuple[Tensor, Tensor]:
         """Rows of the active party's people whom no partner holds or who have no label, and their
         classes or −1."""
-        rows = np.setdiff1d(np.flatnonzero(~fed.alignment.holders.any(1)), fed.held_out)
-        rows = np.union1d(rows, nameless)
+        alone = fed.rows[~fed.alignment.holders[fed.rows].any(1)]
+        rows = np.union1d(np.setdiff1d(alone, fed.held_out), nameless)
         if not fed.active.columns or fed.label_plan.task not in ("binary", "multiclass"):
             rows = rows[:0]
         return torch.from_numpy(rows), fed.view(rows).y
-
-    def _see(self, fed: Federation, rows: Rows) -> list[Tensor]:
-        """All parties' embeddings outside of training, the own ones last."""
-        views = self._views(fed, rows, self.peers_)
-        if self.own_ is not None:
-            views.append(self.own_.embed(torch.from_numpy(rows)))
-        return views
 
     def _prototypes(self, fed: Federation, views: list[Tensor], y: Tensor) -> list[Tensor]:
         """Dual prototypes (2, classes, d) for each party."""
@@ -686,7 +683,7 @@ class ProtoEVFL(SomeViews):
         order, the active party last if it has columns."""
         self.top_.eval()
         with torch.no_grad():
-            return self.top_.weigh(self._see(federation, federation.rows))
+            return self.top_.weigh(self._views(federation, federation.rows))
 
     def _judged(self, aside: Federation) -> Tensor:
         return self._raw(aside, aside.rows)
@@ -696,7 +693,7 @@ class ProtoEVFL(SomeViews):
         self.top_.eval()
         with torch.no_grad():
             parts = [rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)]
-            said: list[Tensor] = [self.top_(self._see(fed, part)) for part in parts]
+            said: list[Tensor] = [self.top_(self._views(fed, part)) for part in parts]
         return torch.cat(said)
 
     def _logits(self, fed: Federation, rows: Rows) -> Tensor:
@@ -708,7 +705,7 @@ class ProtoEVFL(SomeViews):
         out = []
         self.top_.eval()
         for start in range(0, len(rows), CHUNK):
-            views = self._see(fed, rows[start : start + CHUNK])
+            views = self._views(fed, rows[start : start + CHUNK])
             with torch.no_grad():
                 named, near = self.top_(views), self.top_.near(views)
             out.append(with_unseen(named, near, self.top_.unseen, self.temperature))

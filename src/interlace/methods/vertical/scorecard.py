@@ -95,13 +95,15 @@ from interlace.errors import (
 from interlace.federation import Federation
 from interlace.job.results import Sheet
 from interlace.methods.base import (
+    AboveZero,
+    AtLeastZero,
     Count,
     Method,
     OnEpoch,
     history_from_json,
     history_to_json,
 )
-from interlace.methods.vertical.linear import AboveZero, AtLeastZero, LogisticRegression
+from interlace.methods.vertical.linear import LogisticRegression
 from interlace.methods.vertical.linear_side import Protocol, agree_on_schemes
 from interlace.methods.vertical.scorecard_side import (
     AGAINST,

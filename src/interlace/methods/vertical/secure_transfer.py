@@ -70,6 +70,7 @@ from interlace.data.labels import LabelPlan
 from interlace.errors import AlignmentError, DataError, JobError, Refused
 from interlace.federation import Federation
 from interlace.methods.base import (
+    AtLeastZero,
     Clock,
     Count,
     Epoch,
@@ -114,7 +115,6 @@ MOST_UNIT = 1e12
 
 
 Width = Annotated[int, Field(gt=0, le=64)]
-Strength = Annotated[float, Field(ge=0)]
 
 
 class TransferSettings(BaseModel):
@@ -123,8 +123,8 @@ class TransferSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     width: Width
-    alignment: Strength
-    l2: Strength
+    alignment: AtLeastZero
+    l2: AtLeastZero
     optimisation: Optimisation = Optimisation()
 
 
@@ -453,8 +453,8 @@ class SecureTransfer(Method):
         *,
         epochs: Count = 60,
         width: Width = 4,
-        alignment: Strength = 0.1,
-        l2: Strength = 1e-3,
+        alignment: AtLeastZero = 0.1,
+        l2: AtLeastZero = 1e-3,
         optimisation: Optimisation = Optimisation(learning_rate=0.05),
         encryption: Literal["auto"] | Scheme = "auto",
     ) -> None:

@@ -23,6 +23,7 @@ et al., ICLR 2022).
 from __future__ import annotations
 
 import copy
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -31,7 +32,7 @@ from torch.nn import functional as F
 
 from interlace.federation import Federation
 from interlace.methods.augmentation import Augmentation
-from interlace.methods.base import Count, Natural, Share, Widths
+from interlace.methods.base import AboveZero, Count, Passes, Several, Share, Widths
 from interlace.methods.bottom import Bottom
 from interlace.methods.objective import ClassWeight
 from interlace.methods.vertical.pretrained import (
@@ -43,6 +44,8 @@ from interlace.methods.vertical.pretrained import (
 )
 from interlace.methods.vertical.split import SplitSide, SplitVFL
 from interlace.models import BottomSpec, Optimisation, mlp
+
+Corruption = Annotated[float, Field(gt=0, le=1)]
 
 
 class Contrast(Pretraining):
@@ -59,10 +62,10 @@ class Contrast(Pretraining):
         flip: Whether images may be mirrored.
     """
 
-    temperature: float | None = Field(default=None, gt=0)
-    corruption: float = Field(default=0.6, gt=0, le=1)
-    momentum: float | None = Field(default=None, ge=0, lt=1)
-    queue: int = Field(default=4096, gt=0)
+    temperature: AboveZero | None = None
+    corruption: Corruption = 0.6
+    momentum: Share | None = None
+    queue: Count = 4096
     flip: bool = True
 
     def exercise(self, bottom: Bottom, rows: Tensor, draws: torch.Generator) -> Exercise:
@@ -181,12 +184,12 @@ class SSVFLIndependent(SentOnce):
         self,
         *,
         epochs: Count = 100,
-        local_epochs: Natural = 100,
-        local_batch_size: Count = 128,
-        temperature: float | None = None,
-        corruption: float = 0.6,
-        momentum: float | None = None,
-        queue: int = 4096,
+        local_epochs: Passes = 100,
+        local_batch_size: Several = 128,
+        temperature: AboveZero | None = None,
+        corruption: Corruption = 0.6,
+        momentum: Share | None = None,
+        queue: Count = 4096,
         flip: bool = True,
         batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
@@ -243,12 +246,12 @@ class SSVFLCollaborative(SplitVFL):
         self,
         *,
         epochs: Count = 100,
-        local_epochs: Natural = 100,
-        local_batch_size: Count = 128,
-        temperature: float | None = None,
-        corruption: float = 0.6,
-        momentum: float | None = None,
-        queue: int = 4096,
+        local_epochs: Passes = 100,
+        local_batch_size: Several = 128,
+        temperature: AboveZero | None = None,
+        corruption: Corruption = 0.6,
+        momentum: Share | None = None,
+        queue: Count = 4096,
         flip: bool = True,
         batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),

@@ -22,7 +22,7 @@ of its public implementation exchanges as much).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from interlace.errors import DataError, JobError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import Count, EarlyStopping, OnEpoch, Share
+from interlace.methods.base import AtLeastZero, Count, EarlyStopping, OnEpoch, Share
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical.split import Asked, SplitTraining
 from interlace.models import BottomSpec, Optimisation, seed_for
@@ -108,7 +108,7 @@ class FederatedTransfer(SplitTraining):
         self,
         *,
         epochs: Count = 100,
-        alignment: float = 0.1,
+        alignment: AtLeastZero = 0.1,
         batch_size: Count | None = None,
         bottom: BottomSpec = BottomSpec(),
         optimisation: Optimisation = Optimisation(),
@@ -167,6 +167,19 @@ class FederatedTransfer(SplitTraining):
     def _objective(self, fed: Federation) -> Objective:
         """The loss over the classes of all labelled people, shared or not."""
         return Objective.fit(fed.label_plan, self._known[1], self.class_weight, fed.active.name)
+
+    def _in_epochs(
+        self,
+        fed: Federation,
+        learn: Callable[[int], float],
+        aside: Federation,
+        checkpoint: str | None,
+        on_epoch: OnEpoch | None,
+    ) -> None:
+        rows, known = self._known
+        others = ~torch.isin(rows, torch.from_numpy(aside.rows))
+        self._known = rows[others], known[others]  # who judges has no part in Φ
+        super()._in_epochs(fed, learn, aside, checkpoint, on_epoch)
 
     def _begin_epoch(self, fed: Federation, epoch: int) -> None:
         seed = seed_for(fed.seed, "labelled", epoch)
