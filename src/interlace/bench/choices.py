@@ -138,8 +138,11 @@ def choose(
         people: A draw that is judged by validation people.
         trials: How many trials; half of them where training is dear.
 
+    Returns:
+        The choice, the first of everything if no trial could be fitted, and what came of each.
+
     Raises:
-        JobError: Optuna is not installed, or no trial could be fitted.
+        JobError: Optuna is not installed.
     """
     try:
         import optuna
@@ -173,9 +176,7 @@ def choose(
     study.enqueue_trial({k: v[0] for k, v in options.items()})
     study.optimize(value, n_trials=-(-trials // 2) if material.dear else trials)
     good = [t for t in tried if t["failed"] is None]
-    if not good:
-        raise JobError(f"'{method}' cannot be fitted on '{material.name}': {tried[0]['failed']}")
-    best = max(good, key=lambda t: float(t["value"]))
+    best = max(good, key=lambda t: float(t["value"]), default=tried[0])
     return best["chosen"], tried
 
 

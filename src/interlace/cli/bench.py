@@ -121,13 +121,12 @@ def show_cells(cells: pl.DataFrame, advised: Sequence[Advice]) -> None:
             if line.overlap != before:
                 made.add_section()
                 before = line.overlap
+            cost = [words.count(line.rounds), words.size(line.bytes), f"{line.seconds:.1f}"]
             made.add_row(
                 line.title,
                 words.count(line.overlap),
                 within(line) if line.utility else line.failed,
-                words.count(line.rounds),
-                words.size(line.bytes),
-                f"{line.seconds:.1f}",
+                *(cost if line.utility else ["–"] * len(cost)),
                 "–" if line.kept is None else words.count(line.kept),
                 "–" if line.precision is None else words.percent(line.precision),
             )
