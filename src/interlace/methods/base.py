@@ -202,6 +202,18 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
         return float(accuracy_score(y[known], outputs.argmax(1)))
 
 
+def check_is_of_classes(plan: LabelPlan, why: str) -> None:
+    """Make sure that a label is one of some classes.
+
+    Raises:
+        JobError: it is not; ``why`` a method needs that is the message's beginning.
+    """
+    if plan.task not in ("binary", "multiclass"):
+        raise JobError(
+            f"{why}, so it is for classes; the label is a {plan.task} (take the method 'split')"
+        )
+
+
 def shuffled(rows: int, seed: int, epoch: int) -> Tensor:
     """Positions 0..rows-1 in an order that only the seed and the epoch decide."""
     generator = torch.Generator().manual_seed(seed_for(seed, "batches", epoch))

@@ -33,9 +33,16 @@ from torch.nn import functional as F
 
 from interlace.boundary.control import whole_number
 from interlace.boundary.kinds import Control
-from interlace.errors import AlignmentError, JobError
+from interlace.errors import AlignmentError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import OnEpoch, batches, keep_aside, shuffled, usual_batch
+from interlace.methods.base import (
+    OnEpoch,
+    batches,
+    check_is_of_classes,
+    keep_aside,
+    shuffled,
+    usual_batch,
+)
 from interlace.methods.vertical.split import Asked, Batch, SplitSide, SplitVFL
 from interlace.models import seed_for
 from interlace.party import operation
@@ -92,11 +99,7 @@ class EntityAugmentation(SplitVFL):
             JobError: the label is not a class.
             AlignmentError: a party with columns shares fewer than two labelled people.
         """
-        if federation.label_plan.task not in ("binary", "multiclass"):
-            raise JobError(
-                "entity augmentation mixes classes, so it is for classes; the label is a "
-                f"{federation.label_plan.task} (take the method 'split')"
-            )
+        check_is_of_classes(federation.label_plan, "entity augmentation mixes classes")
         fed = federation.labelled()
         self._start(fed)
         whole = fed.shared()

@@ -30,9 +30,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from interlace.errors import AlignmentError, DataError, JobError
+from interlace.errors import AlignmentError, DataError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import AboveZero, AtLeastZero, Count, EarlyStopping, Part, Share, Widths
+from interlace.methods.base import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    EarlyStopping,
+    Part,
+    Share,
+    Widths,
+    check_is_of_classes,
+)
 from interlace.methods.bottom import WholeTableSide
 from interlace.methods.kept import Kept
 from interlace.methods.objective import ClassWeight
@@ -158,11 +167,7 @@ class FedCVT(SplitTraining):
         Raises:
             JobError: the label is not a class.
         """
-        if federation.label_plan.task not in ("binary", "multiclass"):
-            raise JobError(
-                "FedCVT lets classifiers agree on a class, so it is for classes; the label is a "
-                f"{federation.label_plan.task} (take the method 'split')"
-            )
+        check_is_of_classes(federation.label_plan, "FedCVT lets classifiers agree on a class")
         people = super()._people(federation)
         others = np.setdiff1d(federation.rows, np.union1d(people.rows, federation.held_out))
         if not federation.active.columns:

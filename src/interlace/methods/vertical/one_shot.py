@@ -46,7 +46,7 @@ from interlace.boundary.kinds import (
     KeepProbability,
     RowSelection,
 )
-from interlace.errors import AlignmentError, JobError, Refused
+from interlace.errors import AlignmentError, Refused
 from interlace.federation import Federation, Rows
 from interlace.methods.base import (
     Clock,
@@ -59,6 +59,7 @@ from interlace.methods.base import (
     Share,
     Widths,
     batches,
+    check_is_of_classes,
     keep_aside,
     shuffled,
     usual_batch,
@@ -385,11 +386,10 @@ class OneShotVFL(JointModel):
             JobError: the label is not a class.
             AlignmentError: fewer than two of them are held by all parties.
         """
-        if federation.label_plan.task not in ("binary", "multiclass"):
-            raise JobError(
-                f"{type(self).__name__} learns from clusters of people of one class, so it is for "
-                f"classes; the label is a {federation.label_plan.task} (take the method 'split')"
-            )
+        name = type(self).__name__
+        check_is_of_classes(
+            federation.label_plan, f"{name} learns from clusters of people of one class"
+        )
         people = federation.labelled()
         whole = people.shared()
         if len(whole.rows) < 2:

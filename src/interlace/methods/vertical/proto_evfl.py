@@ -51,6 +51,7 @@ from interlace.methods.base import (
     Share,
     Widths,
     batches,
+    check_is_of_classes,
     keep_aside,
     shuffled,
     usual_batch,
@@ -486,11 +487,7 @@ class ProtoEVFL(JointModel):
             DataError: nobody has a class, and no vector describes it.
         """
         plan = fed.label_plan
-        if plan.task not in ("binary", "multiclass"):
-            raise JobError(
-                "Proto-EVFL has a prototype for each class, so it is for classes; the label is a "
-                f"{plan.task} (take the method 'split')"
-            )
+        check_is_of_classes(plan, "Proto-EVFL has a prototype for each class")
         y = torch.cat([fed.y, self._others[1][self._others[1] >= 0]])
         if self.semantics is None:
             return Objective.fit(plan, y, self.class_weight, fed.active.name)

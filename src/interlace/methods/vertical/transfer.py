@@ -32,7 +32,14 @@ from torch.nn import functional as F
 
 from interlace.errors import DataError, JobError
 from interlace.federation import Federation, Rows
-from interlace.methods.base import AtLeastZero, Count, EarlyStopping, OnEpoch, Share
+from interlace.methods.base import (
+    AtLeastZero,
+    Count,
+    EarlyStopping,
+    OnEpoch,
+    Share,
+    check_is_of_classes,
+)
 from interlace.methods.objective import ClassWeight, Objective
 from interlace.methods.vertical.split import Asked, SplitTraining
 from interlace.models import BottomSpec, Optimisation, seed_for
@@ -154,11 +161,7 @@ class FederatedTransfer(SplitTraining):
             DataError: the active party has no columns to transfer from.
             AlignmentError: too few people are shared.
         """
-        if federation.label_plan.task not in ("binary", "multiclass"):
-            raise JobError(
-                "transfer names classes, so it is for classes; the label is a "
-                f"{federation.label_plan.task} (take the method 'split')"
-            )
+        check_is_of_classes(federation.label_plan, "transfer names classes")
         check_has_columns(federation.active)
         known = federation.labelled()
         self._known = torch.from_numpy(known.rows), known.y
