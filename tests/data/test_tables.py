@@ -77,6 +77,26 @@ def test_a_csv_with_semicolons(tmp_path: Path) -> None:
     assert read(path, ids=["id"]).to_dict(as_series=False) == {"id": ["01"], "a;b": [2.5]}
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_codes_keep_their_leading_zeros(tmp_path: Path, separator: str) -> None:
+    path = tmp_path / "t.csv"
+    rows = [
+        ["id", "postcode", "quoted", "time", "age", "share", "gaps", "huge"],
+        ["01", "01067", '"01067"', "0930", "0", "0.5", "", "123456789012345678901"],
+        ["2", "10115", '"10115"', "1200", "31", "007.5", "", "1"],
+        ["3", "", '""', "1215", "-4", "1", "3", "0"],
+    ]
+    path.write_text("\n".join(separator.join(row) for row in rows))
+    frame = read(path, ids=["id"])
+    assert frame["postcode"].to_list() == ["01067", "10115", None]
+    assert frame["quoted"].to_list()[:2] == ["01067", "10115"]
+    assert frame["time"].to_list() == ["0930", "1200", "1215"]
+    assert frame["age"].to_list() == [0, 31, -4]
+    assert frame["share"].to_list() == [0.5, 7.5, 1]
+    assert frame["gaps"].to_list() == [None, None, 3]
+    assert frame["huge"].to_list() == [123456789012345678901, 1, 0]
+
+
 def test_arrays() -> None:
     assert read(np.arange(6).reshape(3, 2)).columns == ["x0", "x1"]
     assert read(np.array([(1, 2.0)], dtype=[("a", int), ("b", float)])).columns == ["a", "b"]

@@ -1,8 +1,8 @@
 """Reading a party's table, whatever holds it, into one polars DataFrame.
 
-Ids read from text files stay text, so that ``00123`` keeps its zeros; every other column's type is
-inferred over the whole file, so that a late ``n/a`` cannot break a run at its last row. No error
-raised here repeats a value of the table.
+Ids read from text files stay text, and so do whole numbers of which one has a leading zero, so that
+``00123`` keeps its zeros; every other column's type is inferred over the whole file, so that a late
+``n/a`` cannot break a run at its last row. No error raised here repeats a value of the table.
 """
 
 from __future__ import annotations
@@ -283,12 +283,20 @@ def _read_text(path: Path, party: str, file: str, ids: Sequence[str]) -> pl.Data
         text.seek(0)
         header = next(csv.reader(text, delimiter=separator), [])
     _refuse_repeated(header, party, file)
-    frame = pl.read_csv(
+    types = pl.scan_csv(
         path,
         separator=separator,
         infer_schema_length=None,
         schema_overrides={name: pl.String for name in ids if name in header},
+    ).collect_schema()
+    # Whole numbers are read as text first: a leading zero, which marks a code (a postcode, an
+    # account), is lost in a number.
+    whole = [name for name, dtype in types.items() if dtype.is_integer()]
+    frame = pl.read_csv(
+        path, separator=separator, schema={**types, **dict.fromkeys(whole, pl.String)}
     )
+    numbers = [name for name in whole if not frame[name].str.contains(r"^0[0-9]").any()]
+    frame = frame.with_columns(pl.col(name).cast(types[name], strict=False) for name in numbers)
     return frame if separator == "," else _decimal_commas(frame, ids)
 
 
