@@ -88,6 +88,23 @@ def test_a_held_out_person_is_in_one_view_only() -> None:
     assert set(other.rows) != set(train.rows)
 
 
+@pytest.mark.parametrize(
+    ("yes", "tested", "trained"),
+    [(2, [4, 1], [14, 1]), (1, [5, 0], [14, 1]), (18, [1, 4], [1, 14])],
+)
+def test_of_few_people_some_of_every_class_are_held_out(
+    yes: int, tested: list[int], trained: list[int]
+) -> None:
+    ids = [f"p{i}" for i in range(20)]
+    bank = people(*ids, x=range(20), y=[1] * yes + [0] * (20 - yes))
+    shop = people(*ids, z=range(20))
+    fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)])
+    for seed in range(8):
+        train, test = fed.split(0.25, seed=seed)
+        assert np.bincount(test.y, minlength=2).tolist() == tested
+        assert np.bincount(train.y, minlength=2).tolist() == trained
+
+
 def test_too_few_people_to_hold_some_out() -> None:
     bank, shop = people("a", "b", x=[1, 2], y=[0, 1]), people("a", "b", z=[1, 2])
     fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)])

@@ -313,7 +313,8 @@ class Federation:
 
         Returns:
             The training view (everybody else, shared or not) and the test view. Classes keep
-            their shares in both.
+            their shares in both; as far as so few allow, both have somebody of every class, and a
+            class of one person is left to train on.
         """
         from sklearn.model_selection import train_test_split
 
@@ -338,7 +339,8 @@ class Federation:
                 f"only one person of party '{self.active.name}' is shared and has a label; check "
                 "the id rules with `interlace inspect`"
             )
-        strata = None
+        seed = self.seed if seed is None else seed
+        y, strata = None, None
         if labelled and self.label_plan.task in ("binary", "multiclass"):
             y = pool.y.numpy()
             counts = np.bincount(y)
@@ -347,7 +349,7 @@ class Federation:
             _, held = train_test_split(
                 pool.rows,
                 test_size=test,
-                random_state=self.seed if seed is None else seed,
+                random_state=seed,
                 stratify=strata,
             )
         except ValueError as e:
@@ -356,6 +358,8 @@ class Federation:
                 f"them out ({e})"
             ) from e
         held = np.sort(held)
+        if y is not None:
+            held = _of_every_class(pool.rows, y, held, np.random.default_rng(seed))
         return (
             self.view(np.setdiff1d(self.rows, held), np.union1d(self.held_out, held)),
             self.view(held),
@@ -471,3 +475,21 @@ class Federation:
     def peers(self, session: str) -> dict[str, Peer]:
         """The partners in a conversation that was opened before."""
         return {name: Peer(self.active, name, self.engine, session) for name in self.passive}
+
+
+def _of_every_class(
+    rows: Rows, y: NDArray[np.int64], held: Rows, random: np.random.Generator
+) -> Rows:
+    """As many of the rows held out, others only where a class had nobody to learn from or, though
+    it has two, nobody to test on: of few people, equal shares leave a rare class out."""
+    out = np.isin(rows, held)
+    counts = np.bincount(y)
+    for c in np.flatnonzero(counts):
+        for lacking, least in ((False, 1), (True, 2)):  # somebody to learn from comes first
+            there = np.bincount(y[out == lacking], minlength=len(counts))
+            if counts[c] < least or there[c] or there.max() < 2:
+                continue
+            gives = random.choice(np.flatnonzero((out == lacking) & (y == there.argmax())))
+            takes = random.choice(np.flatnonzero((out != lacking) & (y == c)))
+            out[[gives, takes]] = out[[takes, gives]]
+    return rows[out]
