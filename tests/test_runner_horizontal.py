@@ -103,6 +103,27 @@ def test_a_run_has_all_that_a_report_shows(make: Make, tmp_path: Path) -> None:
         assert Ledger(tmp_path / "run" / "parties" / name / "ledger.sqlite").verify() is None
 
 
+@pytest.mark.parametrize("server", [True, False])
+def test_auto_sees_that_the_tables_have_the_same_columns(
+    make: Make, tmp_path: Path, server: bool
+) -> None:
+    job = make({"name": "auto"}, test=0.5)
+    if not server:
+        job.parties.pop("server")
+    results = run(job, tmp_path / "run")
+    assert results.chosen is not None
+    assert results.chosen.method == results.models[0].name == "fedavg"
+    assert "all have the same columns" in results.chosen.reason
+    assert results.parties[0].active
+    assert run(job, tmp_path / "run", resume=True).models == results.models
+
+
+def test_what_auto_takes_is_held_against_the_policies(make: Make, tmp_path: Path) -> None:
+    job = make({"name": "auto"}, {"west": {"policy": {**OPEN, "methods": ["fedprox"]}}})
+    with pytest.raises(PolicyError, match=r"'west' takes no part in this.*'fedavg'"):
+        run(job, tmp_path / "run")
+
+
 @pytest.mark.parametrize("name", [m for m in METHODS if m not in ("fedavg", "mixed")])
 def test_every_horizontal_method_runs_from_a_job(make: Make, tmp_path: Path, name: str) -> None:
     method = {"name": name, "rounds": 2} | ({"clusters": 3} if name == "horizontal_kmeans" else {})

@@ -61,7 +61,7 @@ from interlace.methods.horizontal.baselines import InOnePlace
 from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.methods.horizontal.schema import FEWEST
 from interlace.methods.horizontal.side import HorizontalSide, Own, clients_of, meet
-from interlace.methods.recommend import choose
+from interlace.methods.recommend import by_columns, choose, geometry_of
 from interlace.party import Party, Peer, RunSide
 from interlace.report import write_report
 
@@ -183,15 +183,6 @@ class _Run:
             self.horizontal = False
         else:
             self._settle(job)
-        helped = bool(self.choices) and self._build(job.method).helped
-        for name, file in job.parties.items():
-            needed = not (self.horizontal or helped)
-            if federation is None and file.table is None and needed:
-                raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
-            others = [other for other in job.parties if other != name]
-            names = [c.name for c in self.choices if entry(c.name).role == "method"]
-            if why := file.policy.objection(names, others, job.purpose):
-                raise PolicyError(f"party '{name}' takes no part in this: {why}")
         self._claim(resume)
 
     def _settle(self, job: Job) -> None:
@@ -207,17 +198,37 @@ class _Run:
                     "them is for a horizontal federation"
                 )
             self._build(choice)
+        helped = self._build(job.method).helped
+        for name, file in job.parties.items():
+            needed = not (self.horizontal or helped)
+            if self.federation is None and file.table is None and needed:
+                raise JobError(f"party '{name}' has no `table:`, which '{job.method.name}' needs")
+            others = [other for other in job.parties if other != name]
+            names = [c.name for c in self.choices if entry(c.name).role == "method"]
+            if why := file.policy.objection(names, others, job.purpose):
+                raise PolicyError(f"party '{name}' takes no part in this: {why}")
 
-    def _choose(self, federation: Federation) -> None:
-        """The method for ``method: auto``; a run that goes on keeps to its own."""
+    def _by_columns(self, parties: Sequence[Party]) -> None:
+        """For ``method: auto``, the method that the tables' columns ask for, if they do; a run that
+        goes on keeps to its own."""
+        self.progress("comparing the parties' tables", 0.0)
+        if self.before is not None:
+            self.chosen = self.before.chosen
+        elif (found := by_columns(geometry_of(parties))) is not None:
+            self.chosen = Chosen(**found.model_dump())
+        if self.chosen is not None:
+            self._take(self.chosen)
+
+    def _by_people(self, federation: Federation) -> None:
+        """For ``method: auto``, the method for the people whom the parties share."""
         federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
         self.progress("matching people privately", 0.0)
         federation.align()
-        self.chosen = self.before.chosen if self.before is not None else None
-        if self.chosen is None:
-            self.chosen = Chosen(**choose(federation).model_dump())
-        method = MethodChoice(name=self.chosen.method)
-        self._settle(self.job.model_copy(update={"method": method}))
+        self.chosen = Chosen(**choose(federation).model_dump())
+        self._take(self.chosen)
+
+    def _take(self, chosen: Chosen) -> None:
+        self._settle(self.job.model_copy(update={"method": MethodChoice(name=chosen.method)}))
 
     def _build(self, choice: MethodChoice) -> Method:
         """A method as the job has it; in a horizontal federation clients draw the test people."""
@@ -292,7 +303,7 @@ class _Run:
             views = dict.fromkeys(self.job.seeds, (federation, federation))
         else:
             if self.job.method.name == AUTO:
-                self._choose(federation)
+                self._by_people(federation)
             kind = entry(self.job.method.name).make
             if kind.supervised:
                 federation.label_plan  # noqa: B018 - a wrong label should show before people are matched
@@ -385,6 +396,8 @@ class _Run:
             return [self.federation.active], self.federation
         self.progress("reading the parties' tables", 0.0)
         parties = [make_party(name, file) for name, file in self.job.parties.items()]
+        if self.job.method.name == AUTO:
+            self._by_columns(parties)
         federation = Federation.simulate(
             parties,
             active=self._active(),

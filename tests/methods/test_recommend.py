@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from interlace import Federation, Party
+from interlace import Federation, Party, run
 from interlace.data.geometry import Situation, inspect_parties
 from interlace.data.ids import IdRule
 from interlace.errors import JobError
+from interlace.job.spec import Job, MethodChoice
 from interlace.methods.catalogue import build_method
 from interlace.methods.recommend import (
     RULES,
@@ -134,6 +136,22 @@ def test_several_banks_that_each_share_people_with_one_shop() -> None:
     found = asked({"shop": "c5_0"}, **banks, shop=table(range(200), seed=5))
     assert found.method == "mixed"
     assert "one and two have the same columns" in found.reason
+
+
+def test_a_run_takes_it_too(tmp_path: Path) -> None:
+    shop = table(range(200), seed=5).with_columns(y=pl.int_range(200) % 2)
+    tables = {"one": table(range(100)), "two": table(range(100, 200)), "shop": shop}
+    parties: dict[str, Any] = {}
+    for name, frame in tables.items():
+        frame.write_csv(tmp_path / f"{name}.csv")
+        policy = {"allow_also": ["model weights"]}
+        parties[name] = {"table": str(tmp_path / f"{name}.csv"), "policy": policy}
+    parties["shop"]["label"] = "y"
+    how = MethodChoice(name="auto")
+    job = Job(name="j", parties=parties, method=how, compare="none", seeds=[0])
+    results = run(job, tmp_path / "run")
+    assert results.chosen is not None
+    assert results.chosen.method == results.models[0].name == "mixed"
 
 
 def test_columns_that_seem_to_be_one_quantity_are_to_be_settled_first() -> None:

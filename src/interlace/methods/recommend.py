@@ -1,21 +1,22 @@
 """Which method fits: one table of rules, read by ``interlace inspect`` and by ``method: auto``.
 
-The first rule that applies decides. ``docs/methods/index.md`` says what the rules rest on.
+The first rule that applies decides. ``docs/methods/auto.md`` says what the rules rest on.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from interlace.data.geometry import Geometry, Situation
+from interlace.data.geometry import Geometry, Situation, inspect_parties
 from interlace.data.labels import is_known
 from interlace.errors import JobError
 from interlace.federation import Federation
+from interlace.party import Party
 
 # Methods that can learn where nobody is held by all; which is best there was not measured.
 FOR_SOME = ("fed_once", "ss_vfl_i", "proto_evfl", "vfedtrans", "apc_vfl")
@@ -150,15 +151,26 @@ def situation_of(federation: Federation) -> Situation:
     )
 
 
-def recommend_for(geometry: Geometry) -> Recommendation:
-    """The method for any tables that were inspected."""
-    kind, parties = geometry.kind, geometry.parties
-    if kind == "unrelated":
-        return Recommendation(
-            method=None,
-            reason="Nothing joins these tables; check the id columns first, and the warnings.",
-        )
-    if kind == "horizontal":
+def geometry_of(parties: Sequence[Party]) -> Geometry:
+    """How the tables of a simulation's parties fit together, in the clear as ``inspect`` sees them.
+
+    Raises:
+        DataError: fewer than two parties have a table.
+    """
+    some = [party for party in parties if party.frame.width]
+    used = {p.name: {*p.id_rule.columns, *p.labels_columns, *p.columns} for p in some}
+    return inspect_parties(
+        {p.name: p.frame.select(c for c in p.frame.columns if c in used[p.name]) for p in some},
+        {p.name: p.id_rule for p in some},
+        labels={p.name: p.labels_columns[0] for p in some if p.has_label},
+    )
+
+
+def by_columns(geometry: Geometry) -> Recommendation | None:
+    """The method for parties with the same columns and other people, if some are; to tell, nobody
+    need be matched."""
+    parties = geometry.parties
+    if geometry.kind == "horizontal":
         return Recommendation(
             method="fedavg",
             reason="Each party has people of its own and all have the same columns, so they train "
@@ -177,21 +189,33 @@ def recommend_for(geometry: Geometry) -> Recommendation:
                 reason=f"{' and '.join(banks)} have the same columns and other people, and each "
                 f"shares people with {shop.party}, which is to drive and have the label.",
             )
+    return None
+
+
+def recommend_for(geometry: Geometry) -> Recommendation:
+    """The method for any tables that were inspected."""
+    if geometry.kind == "unrelated":
+        return Recommendation(
+            method=None,
+            reason="Nothing joins these tables; check the id columns first, and the warnings.",
+        )
+    if (found := by_columns(geometry)) is not None:
+        return found
     if geometry.situation is None:
         return Recommendation(
             method=None,
-            reason=f"{parties[0].shared:,} people are held by all parties. What there is to learn "
-            "decides: name the party and column of the label first.",
+            reason=f"{geometry.parties[0].shared:,} people are held by all parties. What there is "
+            "to learn decides: name the party and column of the label first.",
         )
     found = recommend(geometry.situation)
-    if kind == "mixed":
+    if geometry.kind == "mixed":
         more = " Settle first which of the columns that seem to be one quantity to keep."
         found = found.model_copy(update={"reason": found.reason + more})
     return found
 
 
 def choose(federation: Federation) -> Recommendation:
-    """The method that ``method: auto`` takes.
+    """The method that ``method: auto`` takes where the parties share people.
 
     Raises:
         JobError: none fits; the message says why.
