@@ -32,6 +32,7 @@ from sklearn.metrics import adjusted_rand_score
 import interlace
 from interlace.align import SESSION
 from interlace.assess import MEASURES, evaluate, rightness, true_classes
+from interlace.boundary import Kind
 from interlace.data.columns import ColumnReport, column_notes, fit_column
 from interlace.data.features import FeaturePlan
 from interlace.data.ids import notes_once_matched
@@ -66,6 +67,7 @@ from interlace.party import Party, Peer, RunSide
 from interlace.report import write_report
 
 Progress = Callable[[str, float], None]
+Views = dict[int, tuple[Federation, Federation]]  # by seed: who is learnt from, who is held out
 Begun = dict[str, dict[str, int]]  # how many people and columns each party has
 AGREEMENT = "agreement"  # the session in which clients of a horizontal federation compare columns
 
@@ -314,7 +316,7 @@ class _Run:
                 seed: federation.split(self.job.test, seed=seed, **people)
                 for seed in self.job.seeds
             }
-        results = self.before or self._results(begun, federation, *views[self.job.seeds[0]])
+        results = self.before or self._results(begun, federation, views)
         fits = [
             (model, choice, seed)
             for model, choice in zip(results.models, self.choices, strict=True)
@@ -391,7 +393,24 @@ class _Run:
         return results
 
     def _federation(self) -> tuple[list[Party], Federation]:
-        """The parties that are here, and the federation of all."""
+        """The parties that are here, and the federation of all.
+
+        Raises:
+            PolicyError: a party's policy keeps back what every run needs.
+        """
+        parties, federation = self._met()
+        # What the method is that `auto` takes may not be known yet.
+        known = self.job.method.name != AUTO
+        side = getattr(entry(self.job.method.name).make, "side", None) if known else None
+        for party in parties:
+            if side is not None:
+                active = party is federation.active
+                party.boundary.expect(side.asked_with if active else side.answers_with)
+            matched = not self.horizontal and bool(party.frame.width)
+            party.boundary.require([Kind.CONTROL, *([Kind.BLINDED_IDS] if matched else [])])
+        return parties, federation
+
+    def _met(self) -> tuple[list[Party], Federation]:
         if self.federation is not None:
             return [self.federation.active], self.federation
         self.progress("reading the parties' tables", 0.0)
@@ -409,9 +428,7 @@ class _Run:
         )
         return parties, federation
 
-    def _results(
-        self, begun: Begun, federation: Federation, train: Federation, test: Federation
-    ) -> Results:
+    def _results(self, begun: Begun, federation: Federation, views: Views) -> Results:
         models = []
         for i, choice in enumerate(self.choices):
             about = entry(choice.name)
@@ -431,7 +448,7 @@ class _Run:
             **(
                 self._horizontal(begun, federation)
                 if self.horizontal
-                else self._vertical(begun, federation, train, test)
+                else self._vertical(begun, federation, views)
             ),
             models=models,
             simulation=self.federation is None,
@@ -449,11 +466,10 @@ class _Run:
             ),
         )
 
-    def _vertical(
-        self, begun: Begun, federation: Federation, train: Federation, test: Federation
-    ) -> dict[str, Any]:
+    def _vertical(self, begun: Begun, federation: Federation, views: Views) -> dict[str, Any]:
         """What is to be learnt, and from whom."""
         method = entry(self.job.method.name).make
+        train, test = views[self.job.seeds[0]]
         learnt_from = train.shared(partial=method.partial)
         about: dict[str, Any] = {"task": "clustering", "label": ""}
         if method.supervised:
@@ -462,8 +478,9 @@ class _Run:
                 "task": plan.task,
                 "label": ", ".join(federation.active.labels_columns),
                 "classes": len(plan.classes),
-                "positives": float(test.y.double().mean()) if plan.task == "binary" else None,
             }
+            if plan.task == "binary":
+                about["outcomes"] = {seed: int(held.y.sum()) for seed, (_, held) in views.items()}
         return about | {
             "parties": [_party_result(n, sizes, federation) for n, sizes in begun.items()],
             "shared_by_all": len(federation.alignment.common),

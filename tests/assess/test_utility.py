@@ -42,6 +42,11 @@ def test_binary_by_definition(data: tuple[NDArray[np.int64], NDArray[np.float64]
     assert u.metrics["log_loss"] == pytest.approx(sk.log_loss(y, p, labels=[0, 1]))
     if y.min() == y.max():
         assert set(u.omitted) == {"auc", "gini", "ks", "average_precision", "lift"}
+        assert u.omitted["auc"] == (
+            f"the {len(y)} people held out are all of one class"
+            if len(y) > 1
+            else "one person alone is held out"
+        )
         assert "roc" not in u.curves
         return
     assert not u.omitted

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
+import pytest
 from typer.testing import Result
+
+from interlace.job.results import Results
 
 Call = Callable[..., Result]
 
@@ -37,6 +40,32 @@ def test_a_ledger_that_a_prediction_added_to_is_intact(
     done = call("report", "run", "--verify")
     assert done.exit_code == 1
     assert "shop: row 6" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("yes", "counts", "said"),
+    [
+        (2, {0: 1, 1: 1}, "5 people are held out in each seed, 1 of them with the outcome."),
+        (1, {0: 0, 1: 0}, "Whether federation helped cannot be said: AUC could not be taken."),
+    ],
+)
+def test_a_run_says_how_few_it_was_judged_on(
+    call: Call,
+    tables: dict[str, pl.DataFrame],
+    write_job: Callable[..., Path],
+    yes: int,
+    counts: dict[int, int],
+    said: str,
+) -> None:
+    few = [f"C{i:04}" for i in range(20)]
+    tables["shop"] = tables["shop"].filter(pl.col("id").is_in(few))
+    bought = pl.when(pl.col("id").is_in(few[yes:])).then(pl.lit("no")).otherwise(pl.lit("yes"))
+    tables["bank"] = tables["bank"].with_columns(bought.alias("bought"))
+    job = write_job(tables, seeds=[0, 1], compare=[{"name": "active_alone", "epochs": 2}])
+    done = call("run", job, "--out", "run")
+    assert done.exit_code == 0, done.output
+    assert said in done.stdout
+    assert Results.read(Path("run/results.json")).outcomes == counts
 
 
 def test_the_demo_says_how_long_it_takes(call: Call) -> None:

@@ -175,7 +175,7 @@ def binary() -> Results:
         task="binary",
         label="Purchase",
         classes=2,
-        positives=0.0598,
+        outcomes=dict.fromkeys([0, 1, 2, 3, 4], 60),
         parties=[insurer, vendor],
         shared_by_all=4000,
         trained_on=3000,
@@ -198,7 +198,7 @@ def multiclass() -> Results:
     names = ["north clinic", "east clinic", "south clinic"]
     results = binary()
     results.name, results.task, results.label, results.classes = "clinics", "multiclass", "stage", 5
-    results.description, results.positives = "", None
+    results.description, results.outcomes = "", {}
     results.parties = [
         party("registry", True, 900, 0, 880),
         *(party(n, False, 700 + 150 * i, 10, 600 + 90 * i) for i, n in enumerate(names)),
@@ -224,7 +224,7 @@ def regression() -> Results:
     names.append("Bundesversicherungsanstalt")
     results = binary()
     results.name, results.task, results.label = "income", "regression", "yearly income"
-    results.classes, results.positives = 0, None
+    results.classes, results.outcomes = 0, {}
     results.parties = [
         party("tax office", True, 41_250_000, 12, 9_800_000),
         *(
@@ -245,7 +245,7 @@ def multilabel() -> Results:
     """Several labels at once, and a federation that does worse."""
     results = binary()
     results.name, results.task, results.label = "diagnoses", "multilabel", "codes"
-    results.classes, results.positives = 4, None
+    results.classes, results.outcomes = 4, {}
     strengths = {"split": 0.61, "active_alone": 0.61, "pooled": 0.62}
     results.seeds = [0, 1, 2]
     results.models = models("multilabel", results.seeds, strengths, 4)

@@ -101,14 +101,40 @@ def test_numbers_are_those_of_the_results(results: Results, tmp_path: Path) -> N
 def test_probabilities_worse_than_a_constant_guess_are_told(
     insurance: Results, tmp_path: Path
 ) -> None:
-    assert insurance.positives is not None
+    assert insurance.outcomes
     assert "the same probability" not in Page(written(insurance, tmp_path)).text
-    for fit in insurance.models[0].fits:  # −ln of the 5.98 % and 94.02 % it should give
-        fit.metrics["log_loss"] = 0.227
+    for fit in insurance.models[0].fits:  # −ln of the 6 % and 94 % it should give
+        fit.metrics["log_loss"] = 0.228
     text = Page(written(insurance, tmp_path)).text
-    assert re.search(r"would cost 0\.226 ?, less than Split learning did\.", text)
-    insurance.positives = None
+    assert "the 6 % of the people held out who have the outcome" in text
+    assert re.search(r"would cost 0\.227 ?, less than Split learning did\.", text)
+    insurance.outcomes = {}
     assert "the same probability" not in Page(written(insurance, tmp_path)).text
+
+
+def test_a_measure_of_some_seeds_says_of_which(insurance: Results, tmp_path: Path) -> None:
+    assert "of 5 seeds" not in Page(written(insurance, tmp_path)).text
+    for model in insurance.models:
+        for fit in model.fits[1:]:
+            del fit.metrics["auc"]
+            fit.omitted["auc"] = "the 1,000 people held out are all of one class"
+    insurance.outcomes = dict(enumerate([60, 0, 0, 0, 0]))
+    text = written(insurance, tmp_path)
+    assert text.count("<small>1 of 5 seeds</small>") == len(insurance.models)
+    assert "60, 0, 0, 0 and 0 of them with the outcome (seeds 0, 1, 2, 3 and 4)." in text
+    for model in insurance.models:
+        del model.fits[0].metrics["auc"]
+        model.fits[0].omitted["auc"] = "the 1,000 people held out are all of one class"
+    text = written(insurance, tmp_path)
+    assert "AUC could not be taken." in text
+    assert 'class="claim"' not in text  # nor is another measure put in its place
+
+
+def test_one_seed_names_no_best_model(insurance: Results, tmp_path: Path) -> None:
+    assert 'class="n best"' in written(insurance, tmp_path)
+    for model in insurance.models:
+        del model.fits[1:]
+    assert 'class="n best"' not in written(insurance, tmp_path)
 
 
 def test_what_is_shown_rounds_what_is_meant(insurance: Results, tmp_path: Path) -> None:

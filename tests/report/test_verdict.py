@@ -7,7 +7,7 @@ import pytest
 from interlace.assess import Interval
 from interlace.job.results import FitResult, ModelResult, Results
 from interlace.methods.catalogue import CATALOGUE
-from interlace.report.verdict import better, judge, unlabelled
+from interlace.report.verdict import better, held_out, judge, unlabelled
 
 Seeds = dict[str, list[float]]
 ROLES = {"split": "method", "pooled": "in one place"}
@@ -135,11 +135,11 @@ def test_a_baseline_that_did_better_is_named(insurance: Results) -> None:
         ),
         (
             {"split": [0.7], "active_alone": [0.72], "shared_only": [0.6]},
-            "In a single seed insurer alone is ahead: AUC is 0.720, and 0.700 federated.",
+            "AUC is 0.700 federated and 0.720 alone, in a single seed.",
         ),
         (
             {"split": [0.7], "active_alone": [0.6], "shared_only": [0.8]},
-            "AUC is 0.700 federated and 0.600 alone, in a single seed, but Shared only did better.",
+            "AUC is 0.700 federated and 0.600 alone, in a single seed.",
         ),
         (
             {"split": [0.7, 0.71], "shared_only": [0.8, 0.81]},
@@ -153,6 +153,123 @@ def test_a_baseline_that_did_better_is_named(insurance: Results) -> None:
 )
 def test_the_headline_says_who_did_better(insurance: Results, values: Seeds, headline: str) -> None:
     assert judge(told(insurance, values)).headline == headline
+
+
+@pytest.mark.parametrize(
+    ("values", "headline", "detail"),
+    [
+        (  # not clearly worse, and a tenth of the bytes
+            {"split": [0.8, 0.81], "active_alone": [0.7, 0.71], "shared_only": [0.9, 0.75]},
+            "Federation raised AUC from 0.705 to 0.805, and split learning on the shared people "
+            "alone does as well: AUC 0.825 for 2 MB, against 0.805 for 20 MB.",
+            None,
+        ),
+        (
+            {"split": [0.8, 0.81], "shared_only": [0.7, 0.9]},
+            "Few-shot reaches AUC 0.805, and split learning on the shared people alone does as "
+            "well: AUC 0.800 for 2 MB, against 0.805 for 20 MB.",
+            None,
+        ),
+        (  # clearly worse, and clearly better
+            {"split": [0.8, 0.81], "active_alone": [0.7, 0.71], "shared_only": [0.75, 0.76]},
+            "Federation raised AUC from 0.705 to 0.805.",
+            None,
+        ),
+        (
+            {"split": [0.8, 0.81], "active_alone": [0.7, 0.71], "shared_only": [0.85, 0.86]},
+            "Federation raised AUC from 0.705 to 0.805, but Shared only did better.",
+            "Shared only did better: AUC 0.855 for 2 MB, against 0.805 for 20 MB.",
+        ),
+        (
+            {"split": [0.72, 0.7], "active_alone": [0.7, 0.71], "shared_only": [0.7, 0.72]},
+            "Federation brought no clear gain: the interval over 2 seeds includes zero.",
+            "Split learning on the shared people alone does as well: AUC 0.710 for 2 MB, against "
+            "0.710 for 20 MB.",
+        ),
+        (  # by one seed nothing is better, and nothing as good
+            {"split": [0.882], "active_alone": [0.807], "shared_only": [0.891]},
+            "AUC is 0.882 federated and 0.807 alone, in a single seed.",
+            "Split learning on the shared people alone comes to AUC 0.891 for 2 MB, against 0.882 "
+            "for 20 MB.",
+        ),
+    ],
+)
+def test_what_the_simplest_federation_does_is_said_with_its_price(
+    insurance: Results, values: Seeds, headline: str, detail: str | None
+) -> None:
+    results = told(insurance, values)
+    results.models[0].name, results.models[0].title = "few_shot", "Few-shot"
+    for model in results.models:
+        for fit in model.fits:
+            fit.bytes = 2_000_000 if model.name == "shared_only" else 20_000_000
+    verdict = judge(results)
+    assert verdict.headline == headline
+    said = [d for d in verdict.details if d.startswith(("Split learning", "Shared only"))]
+    assert said == ([detail] if detail else [])
+
+
+def untaken(results: Results, seeds: list[int], metric: str = "auc") -> Results:
+    """The same where the metric could not be taken in some seeds, but another could."""
+    for model in results.models:
+        for fit in model.fits:
+            fit.metrics["calibration_error"] = 0.1
+            if fit.seed in seeds:
+                del fit.metrics[metric]
+                fit.omitted[metric] = "the 5 people held out are all of one class"
+    return results
+
+
+def test_nothing_is_judged_by_what_could_not_be_taken(insurance: Results) -> None:
+    more = "the 5 people held out are all of one class; share more people, or hold out more by"
+    three = {"split": [0.25, 0.25, 0.25], "active_alone": [0.5, 0.5, 0.5]}
+    verdict = judge(untaken(told(insurance, three), [0, 2]))
+    assert verdict.outcome == "open"
+    assert verdict.headline == (
+        "Whether federation helped cannot be said: AUC could be taken in 1 of 3 seeds."
+    )
+    assert verdict.details == [f"In the others {more} `test:`."]
+
+    one = {"split": [0.25], "active_alone": [0.5]}  # nor by another measure
+    verdict = judge(untaken(told(insurance, one), [0]))
+    assert verdict.headline == "Whether federation helped cannot be said: AUC could not be taken."
+    assert verdict.details == [f"T{more[1:]} `test:`."]
+
+    verdict = judge(untaken(told(insurance, three), [2]))
+    assert verdict.outcome == "loss"
+    assert "-0.250" in verdict.details[0].replace("−", "-")
+    assert (
+        verdict.details[-1] == f"AUC could be taken in 2 of 3 seeds: in the other {more} `test:`."
+    )
+
+
+def test_a_measure_that_the_active_party_alone_lacks_is_not_taken(insurance: Results) -> None:
+    values = {"split": [0.25, 0.25], "active_alone": [0.5, 0.5]}
+    results = told(insurance, values, "d2", "regression")
+    for fit in results.models[1].fits:
+        fit.metrics, fit.omitted = {}, {"d2": "a prediction is negative"}
+    assert judge(results).headline.endswith("cannot be said: D² could not be taken.")
+    assert judge(results).details == ["A prediction is negative."]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "seeds", "said"),
+    [
+        ({0: 7, 1: 7}, [0, 1], "75 people are held out in each seed, 7 of them with the outcome"),
+        ({4: 1}, [4], "75 people are held out, 1 of them with the outcome"),
+        (
+            {0: 0, 1: 1, 5: 0},
+            [0, 1, 5],
+            "75 people are held out in each seed, 0, 1 and 0 of them with the outcome (seeds 0, 1 "
+            "and 5)",
+        ),
+        ({}, [0], "75 people are held out"),
+    ],
+)
+def test_how_many_are_held_out(
+    insurance: Results, outcomes: dict[int, int], seeds: list[int], said: str
+) -> None:
+    insurance.tested_on, insurance.outcomes, insurance.seeds = 75, outcomes, seeds
+    assert held_out(insurance) == said
 
 
 def test_without_the_active_party_alone_nothing_is_claimed(insurance: Results) -> None:

@@ -191,7 +191,7 @@ def _binary(y: NDArray[Any], p: Floats) -> Utility:
             "lift": _points(at, np.interp(at, taken, true) / at),
         }
         return Utility(metrics, curves)
-    why = "the people held out are all of one class"
+    why = _alike(y, "are all of one class")
     return Utility(
         metrics, curves, dict.fromkeys(("auc", "gini", "ks", "average_precision", "lift"), why)
     )
@@ -233,7 +233,10 @@ def _ranked(
     found = marks.sum(0)
     lacking = int(((found == 0) | (found == len(marks))).sum())
     if lacking:
-        why = f"{lacking} of {len(found)} {what} occur among none or all of the people held out"
+        why = (
+            f"{lacking} of {len(found)} {what} occur{'s' if lacking == 1 else ''} among none or "
+            f"all of the {len(marks):,} held out"
+        )
         return Utility(metrics, curves, {"auc": why, "average_precision": why})
     metrics |= {
         "auc": float(np.mean([sk.roc_auc_score(c, q) for c, q in _pairs(marks, p)])),
@@ -257,7 +260,7 @@ def _regression(y: Floats, estimate: Floats, power: float | None) -> Utility:
     curves, omitted = {"calibration": _calibration(y, estimate)}, {}
     alike = len(y) < 2 or np.ptp(y) == 0
     if alike:
-        omitted["r2"] = "the people held out all have the same target"
+        omitted["r2"] = _alike(y, "all have the same target")
     else:
         metrics["r2"] = float(sk.r2_score(y, estimate))
     if power is not None:
@@ -271,6 +274,11 @@ def _regression(y: Floats, estimate: Floats, power: float | None) -> Utility:
             why = "a prediction or a target is not of those that such a deviance is defined for"
             omitted |= {"deviance": why, "d2": why}
     return Utility(metrics, curves, omitted)
+
+
+def _alike(y: NDArray[Any], how: str) -> str:
+    """Why nothing can be said of people who are all alike."""
+    return f"the {len(y):,} people held out {how}" if len(y) > 1 else "one person alone is held out"
 
 
 def _pairs(y: NDArray[Any], p: Floats) -> list[tuple[NDArray[Any], Floats]]:

@@ -22,7 +22,7 @@ def show_outcome(results: Results, folder: Path) -> None:
     from interlace.assess import MEASURES
     from interlace.report import words
     from interlace.report.bought import kept_rows
-    from interlace.report.verdict import judge, to_show, unlabelled
+    from interlace.report.verdict import held_out, judge, to_show, unlabelled
 
     if results.chosen:
         show(Text(f"Chosen: {results.chosen.reason}"))
@@ -38,6 +38,8 @@ def show_outcome(results: Results, folder: Path) -> None:
         cells = (_cell(fitted, model, metric) for metric in metrics)
         made.add_row(title, *cells, style=_STYLES[model.role])
     show(made)
+    if fitted:
+        show(Text(f"{held_out(results)}."))
     for sheet in (sheet for model in fitted for sheet in model.sheets):
         printed = table(*sheet.columns, title=sheet.title)
         for row in sheet.rows:
@@ -83,8 +85,10 @@ def _text(value: str | int | float) -> str:
 
 
 def _cell(models: list[ModelResult], model: ModelResult, metric: str) -> str:
-    """Mean over the seeds, and half the width of its interval where there is one."""
+    """Mean over the seeds, and half the width of its interval where there is one; of how many seeds
+    it is where it could not be taken in all."""
     from interlace.report import words
+    from interlace.report.bought import of_seeds
     from interlace.report.verdict import by_seed, summary
 
     decimals = words.decimals_for(v for m in models for v in by_seed(m, metric).values())
@@ -92,6 +96,7 @@ def _cell(models: list[ModelResult], model: ModelResult, metric: str) -> str:
     if found is None:
         return "–"
     text = words.decimal(found.mean, decimals)
-    if found.low is None or found.high is None:
-        return text
-    return f"{text} ± {words.decimal((found.high - found.low) / 2, decimals)}"
+    if found.low is not None and found.high is not None:
+        text += f" ± {words.decimal((found.high - found.low) / 2, decimals)}"
+    seeds = of_seeds(model, metric)
+    return f"{text} ({seeds})" if seeds else text

@@ -174,7 +174,7 @@ class Results(BaseModel):
     task: str
     label: str
     classes: int = 0
-    positives: float | None = None  # share of the positive class among the held-out people
+    outcomes: dict[int, int] = Field(default_factory=dict)  # by seed: held out, with the outcome
     simulation: bool = True
     geometry: Literal["vertical", "horizontal"] = "vertical"
     apart: Apart | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,11 +19,13 @@ GRID = np.linspace(0, 1, 101)
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with its interval, and how both read."""
+    """A number with its interval, and how both read; ``seeds`` says of how many seeds it is, where
+    it could not be taken in all."""
 
     value: Interval
     text: str
     span: str | None
+    seeds: str | None = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class MetricRow:
 
     Attributes:
         cells: By the model's name; a model without the metric is not there.
-        best: The best model, those apart that need all tables in one place.
+        best: The best mean, those models apart that need all tables in one place; of a single seed
+            none is.
         gain: What the method has over the active party alone, seed by seed.
         outcome: Whether that is a gain.
     """
@@ -59,13 +62,18 @@ def metric_rows(results: Results) -> list[MetricRow]:
         values = {m.name: value for m in results.models if (value := summary(m, name))}
         ranked = [m.name for m in results.models if m.role != "in one place" and m.name in values]
         choose = max if measure.higher_is_better else min
-        best = choose(ranked, key=lambda m: values[m].mean) if len(ranked) > 1 else None
+        several = len(ranked) > 1 and all(values[m].low is not None for m in ranked)
+        best = choose(ranked, key=lambda m: values[m].mean) if several else None
         over = gain(method, alone, name) if method and alone else None
         rows.append(
             MetricRow(
                 name,
                 measure,
-                {model: _cell(value, decimals) for model, value in values.items()},
+                {
+                    m.name: replace(_cell(values[m.name], decimals), seeds=of_seeds(m, name))
+                    for m in results.models
+                    if m.name in values
+                },
                 best,
                 _cell(over, decimals, sign=True) if over else None,
                 better(over, name) if over else "open",
@@ -74,31 +82,39 @@ def metric_rows(results: Results) -> list[MetricRow]:
     return rows
 
 
+def of_seeds(model: ModelResult, metric: str) -> str | None:
+    """``1 of 3 seeds`` where a metric could not be taken in all that the model was fitted in."""
+    taken = len(by_seed(model, metric))
+    return f"{taken} of {len(model.fits)} seeds" if taken < len(model.fits) else None
+
+
 @dataclass(frozen=True)
 class Constant:
     """What a constant guess does: the share of the outcome as everybody's probability.
 
     Attributes:
-        log_loss: Its log-loss, −p ln p − (1 − p) ln(1 − p) for a share p of the people held out.
+        share: Of the people held out, as a mean over the seeds.
+        log_loss: Its log-loss, −p ln p − (1 − p) ln(1 − p) for a seed's share p; the seeds' mean.
         text: The same to read.
         worse: Titles of the models whose log-loss is above it.
     """
 
+    share: float
     log_loss: float
     text: str
     worse: list[str]
 
 
 def constant_guess(results: Results) -> Constant | None:
-    """A constant guess, if some model's log-loss is above it; the share is the first seed's."""
-    p = results.positives
-    if p is None or not 0 < p < 1:
+    """A constant guess, if some model's log-loss is above it."""
+    shares = [n / results.tested_on for n in results.outcomes.values()]
+    if not shares or not all(0 < p < 1 for p in shares):
         return None
-    loss = -p * math.log(p) - (1 - p) * math.log(1 - p)
+    loss = float(np.mean([-p * math.log(p) - (1 - p) * math.log(1 - p) for p in shares]))
     found = [(m.title, s.mean) for m in results.models if (s := summary(m, "log_loss"))]
     worse = [title for title, mean in found if mean > loss]
     text = words.decimal(loss, _decimals(results, "log_loss"))
-    return Constant(loss, text, worse) if worse else None
+    return Constant(float(np.mean(shares)), loss, text, worse) if worse else None
 
 
 def _decimals(results: Results, metric: str) -> int:

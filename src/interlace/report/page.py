@@ -29,7 +29,7 @@ from interlace.report.bought import (
 )
 from interlace.report.conversation import EXPLAINED, conversation
 from interlace.report.horizontal import by_party, drift
-from interlace.report.verdict import judge, to_show, unlabelled, who_alone
+from interlace.report.verdict import held_out, judge, to_show, unlabelled, who_alone
 
 
 def write_report(results: Results, path: Path) -> Path:
@@ -93,6 +93,7 @@ def _render(results: Results) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     look = looks(results.models)
     fitted = [m for m in results.models if m.fits]
+    claim, *others = [dots(results, m, look) for m in to_show(results)] or [None]
     return env.get_template("page.html").render(
         r=results,
         verdict=judge(results),
@@ -105,7 +106,9 @@ def _render(results: Results) -> str:
         due=sum(len(results.seeds) for m in results.models if not m.skipped),
         rows=metric_rows(results),
         constant=constant_guess(results),
-        dots=[d for m in to_show(results) if (d := dots(results, m, look))],
+        held=held_out(results),
+        claim=claim,
+        dots=[d for d in others if d],
         curves=curves(results, look),
         learning=[c for m in fitted if (c := learning(m, look[m.name]))],
         drift=[c for m in fitted if m.role == "method" for c in drift(m, look[m.name])],
