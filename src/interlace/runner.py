@@ -781,7 +781,7 @@ def read_alone(party: Party, rows: Rows) -> list[ColumnReport]:
     return [
         fit_column(
             party.frame[name].gather(rows),
-            categorical=name in party.categories,
+            party.readings[name],
             party=party.name,
             file=party.file,
         )[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -16,16 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from interlace.data.columns import column_notes
+from interlace.data.columns import column_notes, read_columns
 from interlace.data.features import FeaturePlan
 from interlace.data.spec import InputSpec
 from interlace.errors import DataError
 
 
-def fit(frame: pl.DataFrame | dict[str, Any], rows: Any = None, **options: Any) -> FeaturePlan:
+def fit(
+    frame: pl.DataFrame | dict[str, Any], rows: Any = None, categories: Sequence[str] = ()
+) -> FeaturePlan:
     frame = pl.DataFrame(frame)
     rows = np.arange(frame.height) if rows is None else rows
-    return FeaturePlan.fit(frame, frame.columns, rows, party="bank", file="f.csv", **options)
+    readings = read_columns(frame, frame.columns, categories)
+    return FeaturePlan.fit(
+        frame, frame.columns, rows, party="bank", file="f.csv", readings=readings
+    )
 
 
 def transform(values: Any, **options: Any) -> tuple[FeaturePlan, torch.Tensor]:
@@ -243,6 +249,33 @@ def test_columns_of_one_note_stand_together_and_their_line_is_yaml() -> None:
     assert yaml.safe_load(line) == {"categories": ["# calls", "late (12m)", "a: b"]}
 
 
+@pytest.mark.parametrize(
+    ("most", "others", "became"),
+    [
+        (NUMBERS, ["4 kWh"] * 3, "numbers"),
+        (["1", "2", "3"] * 20, ["4+"] * 3, "category"),
+        (["01/02/2020", "02/03/2020"] * 30, ["01/31/2020"] * 30, "date parts"),
+        ([f"{i} a" for i in range(70)], ["x"] * 30, "category"),
+    ],
+    ids=["numbers", "few levels", "month/day", "levels"],
+)
+def test_how_a_column_is_read_hangs_on_no_choice_of_training_rows(
+    most: list[str], others: list[str], became: str
+) -> None:
+    frame = pl.DataFrame({"x": [*most, *others], "y": range(len(most) + len(others))})
+    whole = fit(frame)
+    some = fit(frame, np.arange(len(most)))  # none of the others among them
+    assert whole.report[0].became == some.report[0].became == became
+    plans = [plan.columns[0] for plan in (whole, some)]
+    if became == "category":  # levels are learnt, and the others were not seen
+        assert not set(some.columns[0].levels) & set(others)  # type: ignore[union-attr]
+    elif became == "date parts":
+        assert {plan.format for plan in plans} == {"%m/%d/%Y"}  # type: ignore[union-attr]
+    else:
+        assert not some.columns[0].indicator  # type: ignore[union-attr]
+    assert whole.report[0].unread == some.report[0].unread
+
+
 # --- what is left out and refused --------------------------------------------------------------
 
 
@@ -294,7 +327,6 @@ def test_an_error_about_the_type_does_not_name_its_categories() -> None:
 def test_faults_are_named() -> None:
     refused({"a": [1, 1], "b": [None, None]}, "none of its 2 columns")
     refused({"a": [1, 2]}, "no training row", rows=[])
-    refused({"a": [1, 2]}, "no column", categories=["b"])
     assert refused({"a": [{"u": 1}, {"u": 2}]}, "cannot be a feature").column == "a"
     assert refused({"a": [b"no image", b"x"]}, "no training image").column == "a"
     refused({"a": [[1, 2], [3, 4]]}, "are no images")
@@ -386,13 +418,16 @@ ANCHOR = pl.Series("anchor", [0, 1, 2, 3, 4, 5])  # so that some column always t
 
 
 @given(FRAMES, st.permutations([3, 4, 5]))
-def test_rows_outside_training_never_influence_the_plan(frame: pl.DataFrame, other: Any) -> None:
+def test_nothing_is_learnt_from_rows_outside_training(frame: pl.DataFrame, other: Any) -> None:
     frame = frame.with_columns(ANCHOR)
-    rows = [0, 1, 2]
-    plan = fit(frame, rows)
-    changed = pl.concat([frame[rows], frame[other].select(pl.all().reverse())])
-    assert fit(changed, rows) == plan
-    assert fit(frame[rows]) == plan
+    readings = read_columns(frame, frame.columns)
+
+    def learnt(frame: pl.DataFrame) -> FeaturePlan:
+        return FeaturePlan.fit(frame, frame.columns, [0, 1, 2], party="bank", readings=readings)
+
+    plan = learnt(frame)
+    assert learnt(pl.concat([frame[:3], frame[other].select(pl.all().reverse())])) == plan
+    assert learnt(frame[:3]) == plan
 
 
 @given(FRAMES)

@@ -12,9 +12,17 @@ import pytest
 from interlace import Federation, Party, run
 from interlace.errors import DataError, JobError
 from interlace.job.spec import Job
-from interlace.methods import ActiveAlone, MeanImputation, Pooled, SplitVFL, WithFallback
+from interlace.methods import (
+    ActiveAlone,
+    BoostedTrees,
+    MeanImputation,
+    Pooled,
+    SplitVFL,
+    WithFallback,
+)
 from interlace.methods.catalogue import CATALOGUE, accepted, build_method
 from interlace.models import BottomSpec, Optimisation
+from interlace.runner import read_alone
 
 HOW: dict[str, Any] = {
     "epochs": 25,
@@ -60,6 +68,23 @@ def test_pooled_scales_a_partners_columns_by_the_shared_people() -> None:
     assert theirs.scale == pytest.approx(x[360:, 1].std())
     assert not theirs.indicator, "nobody it learns from lacks the column"
     assert mine.scale == pytest.approx(x[360:, 0].std())
+
+
+def test_every_model_reads_a_column_as_its_partys_whole_table_has_it() -> None:
+    """Nobody who is shared has the value that makes the column a category."""
+    ids = [f"p{i}" for i in range(90)]
+    bank = Party("bank", {"id": ids[:60], "n": range(60), "y": [0, 1] * 30}, label="y")
+    shop = Party("shop", {"id": ids[30:], "rooms": ["1", "2", "3"] * 19 + ["4+"] * 3})
+    fed = Federation.simulate([bank, shop])
+    pooled = Pooled(**{**HOW, "epochs": 1}).fit(fed).own_
+    assert pooled is not None
+    assert [report.became for report in pooled.plan.report] == ["numbers", "category"]
+    SplitVFL(**{**HOW, "epochs": 1}).fit(fed)
+    assert [*shop.sides.values()][-1].bottom.plan.columns[0].kind == "category"  # type: ignore[attr-defined]
+    BoostedTrees(n_estimators=1, encryption="none").fit(fed)
+    assert [*shop.sides.values()][-1].binning.columns[0].kind == "category"  # type: ignore[attr-defined]
+    (report,) = read_alone(shop, np.arange(30))
+    assert report.became == "category"
 
 
 def test_missing_views_are_filled_by_the_mean_of_the_training_people() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from interlace.data.columns import read_columns
 from interlace.errors import DataError, Refused
 from interlace.models.binning import (
     LevelBins,
@@ -25,7 +26,8 @@ from interlace.models.trees import NumericBins
 
 
 def fine(series: pl.Series, **kw: object) -> NumericBins | LevelBins | str:
-    settings = {"cuts": "quantile", "most": 5, "fewest": 2, "rare": 3, "categorical": False}
+    reading = read_columns(series.to_frame(), [series.name])[series.name]
+    settings = {"cuts": "quantile", "most": 5, "fewest": 2, "rare": 3, "reading": reading}
     return fine_bins(series, **{**settings, **kw}, party="shop", file=None)  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlace.data.columns import read_columns
 from interlace.errors import DataError, Refused
 from interlace.models import trees
 from interlace.models.trees import (
@@ -89,7 +90,8 @@ def test_columns_of_every_kind() -> None:
         }
     )
     rows = np.arange(6)
-    binning = Binning.fit(frame, frame.columns, rows, 4, party="p", categories=["code"])
+    readings = read_columns(frame, frame.columns, ["code"])
+    binning = Binning.fit(frame, frame.columns, rows, 4, party="p", readings=readings)
     kinds = {bins.name: bins.kind for bins in binning.columns}
     assert kinds == {
         "number": "numeric",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from interlace.data.columns import ColumnReport
     from interlace.data.geometry import Geometry
-    from interlace.data.ids import IdRule
+    from interlace.data.ids import IdRule, Keys
     from interlace.methods.recommend import Recommendation
 
 MOST_LISTED = 40  # columns of a party that have a line each
@@ -88,17 +88,18 @@ def inspect(
         found = _differences(tables, ids, labels)
         geometry = geometry.model_copy(update={"differences": found})
     method = recommend_for(geometry)
+    keys = _keys(tables, ids)
     read = {}
     for name, frame in tables.items():
         special = (*ids[name].columns, labels.get(name))
-        features = frame.select(c for c in frame.columns if c not in special)
+        features = frame[keys[name].rows].select(c for c in frame.columns if c not in special)
         read[name] = _read(name, features, categories.get(name, []))
     if as_json:
         said = geometry.model_dump(mode="json")
         said["columns_read"] = {n: [c.model_dump() for c in columns] for n, columns in read.items()}
         typer.echo(json.dumps(said | {"recommendation": method.model_dump()}, indent=2))
         return
-    doubts = _id_notes(tables, ids)
+    doubts = _id_notes(tables, ids, keys)
     for name, columns in read.items():
         doubts += [f"{name}: {n}" for n in column_notes(columns, categories.get(name, []))]
     _show(geometry, method, read, doubts)
@@ -183,24 +184,36 @@ def _differences(
     return {n: tuple(found) for n, s in schemas.items() if (found := differences(s, types))}
 
 
-def _id_notes(tables: dict[str, pl.DataFrame], ids: dict[str, IdRule]) -> list[str]:
-    """What stands out in the form of the parties' ids, whether a run would take them or not.
-
-    Ids that a run would refuse the geometry warns of.
-    """
-    from interlace.data.ids import make_keys, notes_once_matched
+def _keys(tables: dict[str, pl.DataFrame], ids: dict[str, IdRule]) -> dict[str, Keys]:
+    """The parties' keys, also where a run would refuse their ids."""
+    from interlace.data.ids import make_keys, no_keys
 
     keys = {}
     for name, rule in ids.items():
         if not rule.columns:
+            keys[name] = no_keys(tables[name].height)
             continue
         try:
             keys[name] = make_keys(tables[name], rule, party=name)
         except DataError:
             tolerant = rule.model_copy(update={"duplicates": "first", "blanks": "drop"})
             keys[name] = make_keys(tables[name], tolerant, party=name)
+    return keys
+
+
+def _id_notes(
+    tables: dict[str, pl.DataFrame], ids: dict[str, IdRule], keys: dict[str, Keys]
+) -> list[str]:
+    """What stands out in the form of the parties' ids, whether a run would take them or not.
+
+    Ids that a run would refuse the geometry warns of.
+    """
+    from interlace.data.ids import notes_once_matched
+
     said = []
     for name, own in keys.items():
+        if not ids[name].columns:
+            continue
         others = {key for n, k in keys.items() if n != name for key in k.values}
         matched = own.rows[[key in others for key in own.values]]
         notes = notes_once_matched(own.report, ids[name], tables[name][matched])
@@ -217,19 +230,19 @@ def _id_notes(tables: dict[str, pl.DataFrame], ids: dict[str, IdRule]) -> list[s
 
 
 def _read(party: str, features: pl.DataFrame, categories: Sequence[str]) -> list[ColumnReport]:
-    """What each column of a table is read as, over all its rows."""
-    from interlace.data.columns import ColumnReport, fit_column
+    """What each column of a table is read as, over all its people."""
+    from interlace.data.columns import ColumnReport, fit_column, read_columns
     from interlace.data.images import is_image
 
     found = []
+    readings = read_columns(features, features.columns, categories)
     for series in features:
         if is_image(series.dtype) and series.name not in categories:
             gaps = series.null_count()
             found.append(ColumnReport(name=series.name, became="image", inputs=1, gaps=gaps))
             continue
         try:
-            coded = series.name in categories
-            found.append(fit_column(series, categorical=coded, party=party, file=None)[1])
+            found.append(fit_column(series, readings[series.name], party=party, file=None)[1])
         except DataError as e:  # a run refuses it
             found.append(
                 ColumnReport(name=series.name, became="dropped", inputs=0, gaps=0, note=e.problem)

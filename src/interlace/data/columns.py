@@ -1,7 +1,8 @@
 """What each kind of column becomes: numbers, a missing indicator, parts of a date, a category code.
 
-Each kind is a small pydantic model that holds what was learnt from the training rows, and nothing
-else: it is saved as JSON and applied to any other rows as it stands.
+How a column is read follows from all of its party's table. Each kind is a small pydantic model
+that holds what was learnt from the training rows, and nothing else: it is saved as JSON and applied
+to any other rows as it stands.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -185,7 +187,10 @@ ColumnPlan = Annotated[
 
 
 class ColumnReport(BaseModel):
-    """What one column became, in counts over the training rows; it never holds a value."""
+    """What one column became, in counts over the training rows; it never holds a value.
+
+    ``unread`` is of the whole table, as how a column is read is.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -229,10 +234,64 @@ def column_notes(read: Sequence[ColumnReport], categories: Sequence[str] = ()) -
     return said
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How a column is read, which is a property of its party's whole table.
+
+    So it is the same for ``interlace inspect``, every model and every seed. What is learnt from
+    values, such as means and levels, is of training rows alone (:func:`fit_column`).
+
+    Attributes:
+        kind: ``text`` differs in nearly every row, and ``unfit`` is nothing a model here reads.
+        spelling: How text spells dates.
+        unread: Values of the table that are no number, or date, although most others are.
+        note: What is worth saying of it.
+        unless: When it is right to name the column under ``categories``.
+    """
+
+    kind: Literal["numbers", "dates", "category", "text", "unfit"]
+    spelling: str | None = None
+    unread: int = 0
+    note: str | None = None
+    unless: str | None = None
+
+
+def read_columns(
+    frame: pl.DataFrame, columns: Sequence[str], categories: Sequence[str] = ()
+) -> dict[str, Reading]:
+    """How each column is read.
+
+    Args:
+        frame: The party's whole table.
+        columns: Its columns.
+        categories: Those that hold codes although they look like numbers or dates.
+    """
+    return {name: _read(frame[name], categorical=name in categories) for name in columns}
+
+
+def _read(series: pl.Series, *, categorical: bool) -> Reading:
+    dtype = series.dtype
+    if categorical:
+        return Reading("category")
+    if dtype in (pl.Date, pl.Datetime):
+        return Reading("dates")
+    if dtype.is_numeric() or dtype in (pl.Boolean, pl.Duration, pl.Time, pl.Null):
+        return Reading("numbers")
+    if dtype in (pl.Categorical, pl.Enum):
+        return Reading(_level_kind(series))
+    return _read_text(series) if dtype == pl.String else Reading("unfit")
+
+
 def fit_column(
-    series: pl.Series, *, categorical: bool, party: str, file: str | None
+    series: pl.Series, reading: Reading, *, party: str, file: str | None
 ) -> tuple[NumericColumn | IndicatorColumn | DateColumn | CategoryColumn | None, ColumnReport]:
     """Learn one column from its training rows.
+
+    Args:
+        series: The column over these rows.
+        reading: How the whole column is read.
+        party: Whose it is, for the errors.
+        file: Of which file, for the errors.
 
     Returns:
         The plan, or ``None`` when the column tells nothing apart, and the report.
@@ -240,25 +299,30 @@ def fit_column(
     Raises:
         DataError: the column has a type that no model here can read.
     """
-    dtype = series.dtype
-    if dtype == pl.Null or series.null_count() == len(series):
+    if series.dtype == pl.Null or series.null_count() == len(series):
         return None, _dropped(series.name, len(series), 0, "every training row lacks it")
-    if categorical:
-        return _fit_category(series, forced=True)
-    if dtype in (pl.Date, pl.Datetime):
-        return _fit_date(series, None)
-    if dtype.is_numeric() or dtype in (pl.Boolean, pl.Duration, pl.Time):
-        return _fit_numeric(series)
-    if dtype in (pl.Categorical, pl.Enum):
-        return _fit_category(series, forced=False)
-    if dtype == pl.String:
-        return _fit_text(series)
-    raise DataError(
-        f"a column of type {dtype.base_type()} cannot be a feature",
-        party=party,
-        file=file,
-        column=series.name,
-        way_out="Leave it out, or turn it into plain columns first.",
+    plan: NumericColumn | IndicatorColumn | DateColumn | CategoryColumn | None
+    if reading.kind == "numbers":
+        plan, report = _fit_numeric(series)
+    elif reading.kind == "dates":
+        plan, report = _fit_date(series, reading.spelling)
+    elif reading.kind == "unfit":
+        raise DataError(
+            f"a column of type {series.dtype.base_type()} cannot be a feature",
+            party=party,
+            file=file,
+            column=series.name,
+            way_out="Leave it out, or turn it into plain columns first.",
+        )
+    else:
+        plan, report = _fit_category(series, text=reading.kind == "text")
+    notes = [note for note in (reading.note, report.note) if note]
+    return plan, report.model_copy(
+        update={
+            "unread": reading.unread,
+            "note": "; ".join(notes) or None,
+            "unless": reading.unless or report.unless,
+        }
     )
 
 
@@ -329,9 +393,7 @@ def _fit_numeric(
 # --- text --------------------------------------------------------------------------------------
 
 
-def _fit_text(
-    series: pl.Series,
-) -> tuple[NumericColumn | IndicatorColumn | DateColumn | CategoryColumn | None, ColumnReport]:
+def _read_text(series: pl.Series) -> Reading:
     """Text is numbers or dates if all its values spell one, gaps apart, or all but a few.
 
     The few are gaps then. Where not enough read, or so few values differ that as a category the
@@ -349,33 +411,37 @@ def _fit_text(
     reads: dict[str | None, pl.Series]
     reads = {None: values.cast(pl.Float64, strict=False).is_not_null() & (not codes)}
     if known and rows(reads[None]) == known:
-        return _fit_numeric(series)
+        return Reading("numbers")
     reads |= {f: as_dates(values, f).is_not_null() for f in _DATE_FORMATS}
     found = {f: rows(r) for f, r in reads.items()}
     spelling = max(found, key=found.__getitem__)  # None: numbers
     lost = known - found[spelling]
     # All may be dates although no one spelling reads them.
     if 2 * rows(functools.reduce(operator.or_, reads.values())) <= known:
-        return _fit_category(series, forced=False)
-    plan: NumericColumn | IndicatorColumn | DateColumn | CategoryColumn | None
-    if lost and (lost > UNREAD * known or counted.height <= FEW):
-        plan, report = _fit_category(series, forced=False)
-        done = "so the column is read as a category" if plan else "so the column is left out"
-    else:
-        plan, report = _fit_date(series, spelling) if spelling else _fit_numeric(series)
-        done = "and are taken for gaps"
-    notes = [report.note] if report.note else []
+        return Reading(_level_kind(series))
+    notes = []
     if found["%d/%m/%Y"] == found[spelling] == found["%m/%d/%Y"]:
-        notes.insert(0, "day and month could be either way round; read as day/month")
-    if lost:
-        kind = f"dates of the form {date_form(spelling)}" if spelling else "numbers"
-        notes.insert(
-            0,
-            f"{lost:,} of {known:,} values do not read as {kind}, as the others do, {done}; "
-            "write them as the others, or leave them empty",
-        )
-        report = report.model_copy(update={"unread": lost, "unless": "it holds categories"})
-    return plan, report.model_copy(update={"note": "; ".join(notes) or None})
+        notes.append("day and month could be either way round; read as day/month")
+    if not lost:
+        return Reading("dates", spelling, note="; ".join(notes) or None)
+    form = f"dates of the form {date_form(spelling)}" if spelling else "numbers"
+    kind: Literal["numbers", "dates", "category", "text"]
+    if lost > UNREAD * known or counted.height <= FEW:
+        kind = _level_kind(series)
+        done = f"so the column is {'left out' if kind == 'text' else 'read as a category'}"
+    else:
+        kind, done = "dates" if spelling else "numbers", "and are taken for gaps"
+    notes.insert(
+        0,
+        f"{lost:,} of {known:,} values do not read as {form}, as the others do, {done}; "
+        "write them as the others, or leave them empty",
+    )
+    return Reading(kind, spelling, lost, "; ".join(notes), "it holds categories")
+
+
+def _level_kind(series: pl.Series) -> Literal["category", "text"]:
+    level = as_levels(series).drop_nulls()
+    return "text" if level.n_unique() > max(LEVELS_KEPT, 0.95 * len(level)) else "category"
 
 
 def unread(series: pl.Series, *, dates: bool, spelling: str | None = None) -> tuple[int, int]:
@@ -499,11 +565,10 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _fit_category(series: pl.Series, *, forced: bool) -> tuple[CategoryColumn | None, ColumnReport]:
+def _fit_category(series: pl.Series, *, text: bool) -> tuple[CategoryColumn | None, ColumnReport]:
     name = series.name
     level = as_levels(series)
     gaps = level.null_count()
-    known = len(level) - gaps
     counts = (
         level.drop_nulls()
         .alias("level")
@@ -515,7 +580,7 @@ def _fit_category(series: pl.Series, *, forced: bool) -> tuple[CategoryColumn | 
         return None, _dropped(name, gaps, 0, "every training row lacks it")
     if distinct == 1 and not gaps:
         return None, _dropped(name, 0, 0, "one value in every training row")
-    if not forced and distinct > max(LEVELS_KEPT, 0.95 * known):
+    if text:
         why = "nearly every row has a level of its own, as an id or free text has"
         left_out = _dropped(name, gaps, 0, why)
         return None, left_out.model_copy(

@@ -1,8 +1,9 @@
-"""A party's preprocessing: learnt from its training rows alone, saved as JSON, applied anywhere."""
+"""A party's preprocessing: its columns are read as its whole table has them, what is learnt of them
+is of its training rows alone; saved as JSON, applied anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -17,8 +18,10 @@ from interlace.data.columns import (
     ColumnPlan,
     ColumnReport,
     DateColumn,
+    Reading,
     date_form,
     fit_column,
+    read_columns,
     unread,
 )
 from interlace.data.images import ImagePlan, fit_images, is_image
@@ -61,23 +64,23 @@ class FeaturePlan(BaseModel):
         *,
         party: str,
         file: str | None = None,
-        categories: Sequence[str] = (),
+        readings: Mapping[str, Reading] | None = None,
     ) -> Self:
         """Learn the preprocessing from the training rows.
 
         Args:
             frame: the party's table.
             columns: its feature columns (no ids, no label).
-            rows: positions of the training rows; no other row is looked at.
+            rows: positions of the training rows; nothing is learnt from any other.
             party: whose table this is, for the errors.
             file: its file, for the errors.
-            categories: columns that hold codes although they look like numbers or dates.
+            readings: how each column is read; by default as all of ``frame`` has it.
 
         Raises:
             DataError: a column is not there or cannot be a feature; no training row; an image
                 column among others; no column is left that tells rows apart.
         """
-        for name in (*columns, *categories):
+        for name in columns:
             if name not in frame.columns:
                 raise missing_column(name, frame.columns, party=party, file=file)
         index = _positions(rows)
@@ -88,7 +91,8 @@ class FeaturePlan(BaseModel):
                 file=file,
                 way_out="Check that parties share people and that some are left for training.",
             )
-        images = [n for n in columns if n not in categories and is_image(frame[n].dtype)]
+        readings = readings or read_columns(frame, columns)
+        images = [n for n in columns if readings[n].kind == "unfit" and is_image(frame[n].dtype)]
         if images:
             if len(columns) > 1:
                 raise DataError(
@@ -103,7 +107,7 @@ class FeaturePlan(BaseModel):
         plans, reports = [], []
         for name in dict.fromkeys(columns):
             plan, report = fit_column(
-                frame[name].gather(index), categorical=name in categories, party=party, file=file
+                frame[name].gather(index), readings[name], party=party, file=file
             )
             reports.append(report)
             if plan is not None:

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from interlace.data.columns import as_dates, as_levels, fit_column, numbers
+from interlace.data.columns import as_dates, as_levels, fit_column, numbers, read_columns
 from interlace.data.ids import IdRule, Keys, make_keys, no_keys, set_in
 from interlace.data.images import is_image
 from interlace.data.labels import LabelPlan, Task
@@ -349,11 +349,12 @@ def _values(member: _Member, rows: NDArray[np.int64]) -> dict[str, _Values]:
     from scipy.stats import rankdata
 
     out = {}
+    readings = read_columns(member.frame, member.features)
     for name in member.features:
         series = member.frame[name].gather(rows)
         if is_image(series.dtype) or series.dtype.is_nested() or len(rows) < _FEWEST_COMPARED:
             continue
-        plan, _ = fit_column(series, categorical=False, party=member.name, file=None)
+        plan, _ = fit_column(series, readings[name], party=member.name, file=None)
         number = ranks = None
         if plan is not None and plan.kind == "date":
             number = numbers(as_dates(series, plan.format).dt.epoch("s"))[0]

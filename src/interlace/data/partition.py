@@ -20,7 +20,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from interlace.data.columns import CategoryColumn, DateColumn, as_dates, fit_column, numbers
+from interlace.data.columns import (
+    CategoryColumn,
+    DateColumn,
+    as_dates,
+    fit_column,
+    numbers,
+    read_columns,
+)
 from interlace.data.images import is_image
 from interlace.data.labels import LabelPlan
 from interlace.data.tables import missing_column
@@ -540,8 +547,9 @@ def _matrix(frame: pl.DataFrame, features: Sequence[str], seed: int) -> Matrix:
         rows = np.random.default_rng(seed).permutation(frame.height)[:_MOST_ROWS]
         frame = frame[rows]
     out = np.zeros((frame.height, len(features)))
+    readings = read_columns(frame, features)
     for i, name in enumerate(features):
-        plan, _ = fit_column(frame[name], categorical=False, party="one table", file=None)
+        plan, _ = fit_column(frame[name], readings[name], party="one table", file=None)
         if isinstance(plan, CategoryColumn):
             out[:, i] = plan.transform(frame[name])[0]
         elif isinstance(plan, DateColumn):

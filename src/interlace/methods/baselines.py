@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from interlace.align import Alignment, AlignmentReport
+from interlace.data.columns import Reading
 from interlace.data.features import FeaturePlan
 from interlace.data.images import is_image
 from interlace.engines import InProcess
@@ -292,7 +293,6 @@ def _all_columns(
 def _one_table(federation: Federation, joined: dict[str, pl.Series]) -> Federation:
     """A federation of one party that holds the joined columns."""
     active = federation.active
-    codes = {_name(c, p, active) for p in _holders(federation) for c in p.categories}
     special = active.frame.select(*active.id_rule.columns, *active.labels_columns)
     pooled = Party(
         POOLED,
@@ -300,9 +300,11 @@ def _one_table(federation: Federation, joined: dict[str, pl.Series]) -> Federati
         id=active.id_rule,
         label=active.labels_columns,
         columns=list(joined),
-        categories=[c for c in joined if c in codes],
         folder=active.folder,
     )
+    readings = {_name(c, p, active): r for p in _holders(federation) for c, r in p.readings.items()}
+    # As in the parties' own tables; images side by side are no party's own column.
+    pooled.readings = {c: readings.get(c, Reading("unfit")) for c in joined}
     pooled.secret = active.secret  # one and the same network from one seed
     one = Federation(pooled, (), federation.engine, seed=federation.seed)
     one._common = federation._common

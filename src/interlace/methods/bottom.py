@@ -156,7 +156,7 @@ class Bottom:
             learn_from,
             party=party.name,
             file=party.file,
-            categories=party.categories,
+            readings=party.readings,
         )
         bottom = cls(party, settings, plan)
         bottom.refuse_copies()

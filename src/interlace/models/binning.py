@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from interlace.data.columns import (
     CategoryColumn,
     DateColumn,
+    Reading,
     as_levels,
     fit_column,
     unread,
@@ -117,7 +118,7 @@ def fine_bins(
     most: int,
     fewest: int,
     rare: int,
-    categorical: bool,
+    reading: Reading,
     party: str,
     file: str | None,
 ) -> NumericBins | LevelBins | str:
@@ -129,7 +130,7 @@ def fine_bins(
         most: Most bins of known values.
         fewest: Fewest people in a bin of known values.
         rare: Levels with fewer people share one bin.
-        categorical: Whether numbers are codes.
+        reading: How the whole column is read.
         party: Whose column it is, for errors.
         file: Its file, for errors.
 
@@ -147,7 +148,7 @@ def fine_bins(
             column=series.name,
             way_out="Leave it out, or take a method with networks.",
         )
-    plan, report = fit_column(series, categorical=categorical, party=party, file=file)
+    plan, report = fit_column(series, reading, party=party, file=file)
     if plan is None:
         return report.note or "it tells nobody apart"
     if len(series) - report.gaps < fewest:

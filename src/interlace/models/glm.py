@@ -13,7 +13,7 @@ away, and lets whole numbers of 13 bits stand for columns without harm to any di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -22,7 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
-from interlace.data.columns import CategoryColumn
+from interlace.data.columns import CategoryColumn, Reading
 from interlace.data.features import FeaturePlan
 from interlace.errors import DataError
 
@@ -191,14 +191,14 @@ class Columns:
         *,
         party: str,
         file: str | None = None,
-        categories: Sequence[str] = (),
+        readings: Mapping[str, Reading] | None = None,
     ) -> Self:
         """Learn the preprocessing from the training rows.
 
         Raises:
             DataError: no column is usable, or they are images.
         """
-        plan = FeaturePlan.fit(frame, columns, rows, party=party, file=file, categories=categories)
+        plan = FeaturePlan.fit(frame, columns, rows, party=party, file=file, readings=readings)
         spec = plan.spec
         if spec.image:
             raise DataError(

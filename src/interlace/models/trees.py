@@ -13,7 +13,7 @@ JASA 1958.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -28,10 +28,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from interlace.data.columns import (
     CategoryColumn,
     DateColumn,
+    Reading,
     as_dates,
     as_levels,
     fit_column,
     numbers,
+    read_columns,
 )
 from interlace.data.images import is_image
 from interlace.errors import DataError, Refused
@@ -174,7 +176,7 @@ class Binning(_Saved):
         *,
         party: str,
         file: str | None = None,
-        categories: Sequence[str] = (),
+        readings: Mapping[str, Reading] | None = None,
     ) -> Self:
         """Cut columns at the quantiles of some rows; columns that are constant there stay out.
 
@@ -185,11 +187,12 @@ class Binning(_Saved):
             max_bin: Most bins of a column, that of missing values apart.
             party: Whose table it is, for errors.
             file: Its file, for errors.
-            categories: Columns that hold codes although they look like numbers.
+            readings: How each column is read; by default as all of ``frame`` has it.
 
         Raises:
             DataError: a column holds images.
         """
+        readings = readings or read_columns(frame, columns)
         found: list[NumericBins | CategoryBins] = []
         for name in columns:
             series = frame[name].gather(rows)
@@ -201,7 +204,7 @@ class Binning(_Saved):
                     column=name,
                     way_out="Leave it out, or take a method with networks.",
                 )
-            plan, _ = fit_column(series, categorical=name in categories, party=party, file=file)
+            plan, _ = fit_column(series, readings[name], party=party, file=file)
             if plan is None:
                 continue
             if isinstance(plan, CategoryColumn):

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from interlace.boundary import Boundary, Ledger, Message, Policy
+from interlace.data.columns import Reading, read_columns
 from interlace.data.ids import IdRule, Keys, make_keys, no_keys
 from interlace.data.tables import read_table, source_name
 from interlace.errors import (
@@ -188,6 +189,11 @@ class Party:
             return self.frame[self.labels_columns[0]]
         return self.frame.select(self.labels_columns).to_struct("label")
 
+    @cached_property
+    def readings(self) -> dict[str, Reading]:
+        """How each column is read by every model."""
+        return read_columns(self.frame, self.columns, self.categories)
+
     def shared_with(self, partner: str) -> NDArray[np.int64]:
         """Rows of the people shared with ``partner``, in the order both agreed on.
 
@@ -260,7 +266,7 @@ class Party:
     def with_table(self, table: Any) -> Party:
         """The same organisation with other people: same rules, same models, another table."""
         other = copy.copy(self)
-        for cached in ("label_series", "people", "table"):
+        for cached in ("label_series", "people", "readings", "table"):
             other.__dict__.pop(cached, None)
         other._wanted, other._label_needed = self.columns, False
         other._read(table)
@@ -281,6 +287,7 @@ class Party:
         held = self.sides.get(session)
         if held is not None and held.partner != partner:
             raise Refused(f"the conversation '{session}' of party '{self.name}' is another's")
+        self.boundary.expect(side.answers_with)
         self.sides[session] = side(self, partner)
 
     def answer(self, message: Message) -> Message:

@@ -28,7 +28,7 @@ def keep(party: Party, run: RunFolder) -> None:
             party.columns,
             range(len(party)),
             party=party.name,
-            categories=party.categories,
+            readings=party.readings,
         )
         write_whole(file, plan.to_json().encode())
 

@@ -80,7 +80,7 @@ def _type(party: Party, name: str, rows: Index) -> str:
         return f"image {'×'.join(map(str, image.shape))}"
     if series.dtype.is_numeric() or series.dtype == pl.Boolean:
         return NUMBER
-    plan, _ = fit_column(series, categorical=False, party=party.name, file=party.file)
+    plan, _ = fit_column(series, party.readings[name], party=party.name, file=party.file)
     if isinstance(plan, NumericColumn | IndicatorColumn):
         return NUMBER
     if isinstance(plan, DateColumn):
@@ -170,7 +170,7 @@ def _values(party: Party, name: str, code: str, rows: Index) -> NDArray[np.float
     if code == "i":
         return _pixels(series.drop_nulls(), party)
     if code == "d":
-        days = as_dates(series, _spelling(party, name, rows)).dt.epoch("us").cast(pl.Float64)
+        days = as_dates(series, party.readings[name].spelling).dt.epoch("us").cast(pl.Float64)
         return -days.to_numpy().astype(np.float64) / _DAY
     return numbers(series)[0]
 
@@ -183,14 +183,6 @@ def _pixels(series: pl.Series, party: Party) -> NDArray[np.float64]:
     small = plan.model_copy(update=nought)
     pixels = small.transform(series, party=party.name).astype(np.float64) * 1e6
     return np.moveaxis(pixels, 1, 0).reshape(plan.channels, -1)
-
-
-def _spelling(party: Party, name: str, rows: Index) -> str | None:
-    series = party.frame[name].gather(rows)
-    if series.dtype != pl.String:
-        return None
-    plan, _ = fit_column(series, categorical=False, party=party.name, file=party.file)
-    return plan.format if isinstance(plan, DateColumn) else None
 
 
 def columns_to_sum(party: Party, codes: str, rows: Index) -> list[NDArray[np.float64]]:
@@ -253,7 +245,7 @@ def plan_from(
         types: The agreed type of each column.
         scaling: What :func:`scaling_of` gave; the label's line is last and not used here.
         party: Whose table it will read; ``None`` for a coordinator without one.
-        rows: Rows from which the spelling of dates is read.
+        rows: Rows from which it is read how images lie in memory.
         levels: Agreed levels of categories, by column.
         buckets: Codes for all other levels of a category.
 
@@ -287,7 +279,7 @@ def plan_from(
         elif kind == DATE:
             parts = [ScaledPart(part="age", mean=mean, scale=scale)] if scale else []
             parts += [ScaledPart(part=part, mean=0.0, scale=1.0) for part in _CIRCULAR]
-            spelling = None if party is None else _spelling(party, column, rows)
+            spelling = None if party is None else party.readings[column].spelling
             columns.append(
                 DateColumn(
                     name=column,

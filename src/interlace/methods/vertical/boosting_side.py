@@ -166,7 +166,7 @@ class BoostingSide(PassiveSide):
             self.settings.max_bin,
             party=party.name,
             file=party.file,
-            categories=party.categories,
+            readings=party.readings,
         )
         self._codes = self.binning.codes(party.frame, self._rows)
         self._records = torch.from_numpy(self._codes.view(np.uint8))

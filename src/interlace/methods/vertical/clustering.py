@@ -102,7 +102,7 @@ class KMeansSide(PassiveSide):
             self.rows.numpy(),
             party=party.name,
             file=party.file,
-            categories=party.categories,
+            readings=party.readings,
         )
         if self.plan.spec.image:
             raise DataError(

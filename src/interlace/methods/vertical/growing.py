@@ -130,7 +130,7 @@ class Own(Kept):
             settings.max_bin,
             party=party.name,
             file=party.file,
-            categories=party.categories,
+            readings=party.readings,
         )
         super().__init__(binning, [])
         self.name = party.name

@@ -555,7 +555,7 @@ class GeneralisedLinear(Method):
                 fed.rows,
                 party=fed.active.name,
                 file=fed.active.file,
-                categories=fed.active.categories,
+                readings=fed.active.readings,
             )
             x = columns.matrix(fed.active.frame, fed.rows)
         own = _Own(columns, x, outputs, penalty)

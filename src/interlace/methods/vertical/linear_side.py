@@ -281,7 +281,7 @@ class LinearSide(PassiveSide):
             mine,
             party=party.name,
             file=party.file,
-            categories=party.categories,
+            readings=party.readings,
         )
         self._rows = torch.from_numpy(mine)
         x = self.columns.matrix(party.frame, mine)

@@ -34,6 +34,7 @@ from interlace.crypto.base import (
 )
 from interlace.crypto.base import Rows as EncryptedRows
 from interlace.crypto.schemes import read_public_key
+from interlace.data.columns import Reading, read_columns
 from interlace.errors import (
     PolicyError,
     Refused,
@@ -136,7 +137,7 @@ class Draft:
                 most=settings.fine,
                 fewest=self.fewest,
                 rare=settings.rare,
-                categorical=name in party.categories,
+                reading=party.readings[name],
                 party=party.name,
                 file=party.file,
             )
@@ -301,6 +302,7 @@ class Draft:
         weights = [pl.Series(name, woe[:, j]) for j, name in enumerate(names)]
         seen.frame = pl.DataFrame([*labels, *weights])
         seen.columns, seen.categories = names, ()
+        seen.readings = read_columns(seen.frame, names)
         return seen
 
     @property
@@ -529,7 +531,7 @@ class WoeColumns(Columns):
         *,
         party: str,
         file: str | None = None,
-        categories: Sequence[str] = (),
+        readings: Mapping[str, Reading] | None = None,
     ) -> Self:
         """There is nothing to learn."""
         return cls(columns)

@@ -167,7 +167,7 @@ class Projection:
             rows,
             party=party.name,
             file=party.file,
-            categories=party.categories,
+            readings=party.readings,
         )
         return cls(party, columns, settings)
 
