@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from interlace import Federation, Party, predict, run
 from interlace.boundary import Ledger
+from interlace.cli import app
 from interlace.errors import DataError
 from interlace.job.spec import Job
 from interlace.serve.batch import Outputs, outputs_in_batches
+from interlace.serve.online import Question, open_run
 
 Finished = Callable[[str], tuple[Path, dict[str, str]]]
 
@@ -122,5 +126,18 @@ def test_a_person_at_two_of_three_clinics_is_scored_by_these(tmp_path: Path) -> 
     quick = {"name": "one_shot", "epochs": 5, "local_epochs": 5}
     run(Job.model_validate(job | {"method": quick}), tmp_path / "run")
     scores = predict(tmp_path / "run", {n: f["table"] for n, f in files.items()})
-    assert scores["model"].to_list() == ["joint"] * 90
+    assert scores["model"].to_list() == ["joint"] * 60 + ["joint in part"] * 30
     assert scores["prediction"].null_count() == 0
+    given = [part for n, f in files.items() for part in ("--table", f"{n}={f['table']}")]
+    args = ["predict", str(tmp_path / "run"), *given, "--out", str(tmp_path / "scores.csv")]
+    said = CliRunner().invoke(app, args).stderr
+    assert "60 joint         scored from every" in said
+    assert "30 joint in part a partner lacks them" in said
+
+    with open_run(tmp_path / "run") as scorer:
+        ids = Question.model_validate({"ids": ["p0", "p65", "p89", "p0"]})
+        answers = asyncio.run(scorer.answer(ids, 10))
+    in_part = ("joint in part", "not shared")
+    assert [(a.answered_by, a.reason) for a in answers] == [
+        ("joint", None), in_part, in_part, ("joint", None)
+    ]  # fmt: skip

@@ -43,7 +43,8 @@ def predict(
     """Score new people with the models of a finished run.
 
     People whom all parties hold are scored jointly; people whom a partner lacks, by the model that
-    the active party can use alone. Their tables need the columns the run had, but no label.
+    the active party can use alone, or jointly from the views that there are, where the method can
+    do that. Their tables need the columns the run had, but no label.
 
         interlace predict runs/caravan --table insurer=new.csv --table vendor=theirs.csv
 
@@ -58,9 +59,10 @@ def predict(
         interlace predict bank/runs/credit-1a2b3c4d --table bank=new.csv
 
     What comes out: one row for each person of the active party's table, with its id, the
-    `prediction`, for classes a `probability` each, and the `model` that was used: `joint`, `alone`,
-    or `none` where the run trained no model for those the partners lack. After a horizontal
-    training, one row for each person of every table, with its `party`.
+    `prediction`, for classes a `probability` each, and the `model` that was used: `joint`, `joint
+    in part` where a partner's view was missing, `alone`, or `none` where the run trained no model
+    for those the partners lack. After a horizontal training, one row for each person of every
+    table, with its `party`.
     """
     tables = named_tables(table)
     if out.suffix not in (".csv", ".parquet"):
@@ -184,12 +186,13 @@ def say_models(scores: pl.DataFrame) -> None:
     used = dict(scores["model"].value_counts().iter_rows())
     for model, meaning in _MODELS.items():
         if model in used:
-            say(f"{used[model]:>9,} {model:<6} {meaning}")
+            say(f"{used[model]:>9,} {model:<13} {meaning}")
 
 
 _MODELS = {
     "global": "scored at their own party with the model that all trained",
-    "joint": "all parties hold them",
+    "joint": "scored from every party's view that the method takes",
+    "joint in part": "a partner lacks them: scored by the same model from the views there are",
     "alone": "a partner lacks them: scored by the active party's own model",
     "none": "a partner lacks them, and the run trained no model of the active party alone",
 }

@@ -50,9 +50,10 @@ def predict(
     Returns:
         One row for each person of the active party's table: the id, ``prediction``, for a
         classification one column ``probability <class>`` each, and ``model``: ``joint`` where
-        every party holds the person, or some partner for a method that needs no more; ``alone``
-        where the active party's own model had to do, ``none`` where there is no such model (the
-        other columns are empty then).
+        every party holds the person, or a partner where the method takes one alone; ``joint in
+        part`` where some partner does not, and the method scores from the views that there are;
+        ``alone`` where the active party's own model had to do, ``none`` where there is no such
+        model (the other columns are empty then).
 
         Of a horizontal run, one row for each person of every table that is given, scored at its
         ``party`` by the ``global`` model. Nothing leaves the party, and not all need be given.
@@ -174,6 +175,13 @@ class Trained:
         except NobodyShared:
             return np.empty(0, dtype=np.int64)
 
+    def in_part(self, federation: Federation) -> Rows:
+        """Those of :meth:`shared` whom some partner lacks, so that a view of them is missing."""
+        if entry(self.job.method.name).make.partial:  # one partner's view is all it takes
+            return np.empty(0, dtype=np.int64)
+        shared = self.shared(federation)
+        return np.setdiff1d(shared, federation.alignment.common) if len(shared) else shared
+
     def model(self, name: str, federation: Federation) -> Method:
         """A trained model; the partners take up their parts of it."""
         settings = {c.name: c.settings for c in (self.job.method, *compared(self.job))}
@@ -206,7 +214,8 @@ class Trained:
                 columns = _columns(method, ask(method, view))
             else:
                 source = "none"
-            columns["model"] = np.full(len(rows), source)
+            part = np.isin(rows, self.in_part(federation))
+            columns["model"] = np.where(part, "joint in part", source)
             parts.append(_beside(view.active, rows, columns))
         table = pl.concat(parts, how="diagonal_relaxed")[np.argsort(np.concatenate(order))]
         return table.select(*(c for c in table.columns if c != "model"), "model")

@@ -86,7 +86,7 @@ class Answer(BaseModel):
     probabilities: dict[str, float] | None = Field(
         default=None, description="By class or label; `null` for an estimate."
     )
-    answered_by: Literal["joint", "active alone", "nobody"]
+    answered_by: Literal["joint", "joint in part", "active alone", "nobody"]
     reason: Reason | None = Field(default=None, description="Why it is not the joint answer.")
 
 
@@ -131,6 +131,7 @@ class Scorer:
         shared: Rows of the people whom the joint model can score.
         alone: The trained model that needs no partner, if there is one. It scores the whole table
             at once when the scorer is made, so that a fallback takes no time.
+        in_part: Rows of those of ``shared`` whom some partner lacks.
         most: Most people in one question, and in one message to a partner.
 
     Attributes:
@@ -144,6 +145,7 @@ class Scorer:
         shared: Rows,
         alone: Method | None,
         *,
+        in_part: Rows | None = None,
         most: int = 1000,
     ) -> None:
         self.federation, self.most = federation, most
@@ -153,6 +155,7 @@ class Scorer:
         self._who = {key: row for row, key in enumerate(federation.active.keys.values)}
         self._shared = np.zeros(len(federation.active), dtype=bool)
         self._shared[shared] = True
+        self._in_part = {*(() if in_part is None else in_part.tolist())}
         self._alone = alone
         if alone is not None:
             everybody = federation.view(np.arange(len(federation.active)))
@@ -227,6 +230,8 @@ class Scorer:
                 reason = "unknown id"
             elif i not in joined:
                 reason = missed if self._shared[rows[i]] else "not shared"
+            elif int(rows[i]) in self._in_part:
+                reason = "not shared"
             answers.append(_answer(id, joined.get(i), stand_ins.get(i), reason))
         for row, said in zip(question.rows, _said(newcomers) or repeat(None), strict=False):
             answers.append(_answer(self._id_in(row), None, said, "row given"))
@@ -407,13 +412,13 @@ def open_run(
 
 def scorer(trained: Trained, federation: Federation, *, most: int = 1000) -> Scorer:
     """The scorer of a run whose federation is there, on whatever engine."""
-    shared = trained.shared(federation)
     alone = trained.model(trained.stand_in, federation) if trained.stand_in else None
     return Scorer(
         federation,
         lambda: trained.model(trained.job.method.name, federation.without_conversations()),
-        shared,
+        trained.shared(federation),
         alone,
+        in_part=trained.in_part(federation),
         most=most,
     )
 
@@ -477,7 +482,9 @@ def _answer(
     reason: Reason | None,
 ) -> Answer:
     if joint is not None:
-        return Answer(id=id, answered_by="joint", **joint)
+        return Answer(
+            id=id, answered_by="joint in part" if reason else "joint", reason=reason, **joint
+        )
     if alone is not None:
         return Answer(id=id, answered_by="active alone", reason=reason, **alone)
     return Answer(id=id, answered_by="nobody", reason=reason)
