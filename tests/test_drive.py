@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from interlace import Federation
-from interlace.boundary import Policy
-from interlace.errors import JobError
+from interlace import Federation, run
+from interlace.boundary import Ledger, Policy
+from interlace.errors import JobError, PolicyError
 from interlace.job.spec import Job
 from interlace.runner import drive, make_party
 
@@ -61,3 +61,22 @@ def test_a_table_that_changes_in_the_middle_of_the_first_fit_is_named(
     own = {"policy": Policy(partners=frozenset({"shop"}))}  # a party's to change
     job.parties["bank"] = job.parties["bank"].model_copy(update=own)
     assert driven()
+
+
+def test_kinds_that_every_run_needs_are_missed_before_anything_is_sent(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).normal(size=(60, 2))
+    people = pl.DataFrame({"id": range(60), "a": drawn[:, 0], "b": drawn[:, 1]})
+    people.select("id", "a", y=pl.int_range(60) % 2).write_csv(tmp_path / "bank.csv")
+    people.select("id", "b").write_csv(tmp_path / "shop.csv")
+    parties = {
+        "bank": {"table": str(tmp_path / "bank.csv"), "label": "y"},
+        "shop": {"table": str(tmp_path / "shop.csv"), "policy": {"allow": ["metric"]}},
+    }
+    job = Job.model_validate({"name": "offer", "parties": parties})
+    with pytest.raises(
+        PolicyError,
+        match=r"'shop' does not let blinded ids and control leave, nor embedding, which may be due",
+    ):
+        run(job, tmp_path / "run")
+    for name in parties:
+        assert not list(Ledger(tmp_path / "run" / "parties" / name / "ledger.sqlite").entries())

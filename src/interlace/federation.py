@@ -461,6 +461,7 @@ class Federation:
         if session in opened:  # another conversation of the same training
             session = f"{session}+{len(opened)}"
         opened.add(session)
+        self.active.boundary.expect(side.asked_with)
         for name in self.passive:
             self.engine.open(session, side, name, self.active.name)
         return self.peers(session)

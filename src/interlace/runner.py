@@ -411,6 +411,7 @@ class _Run:
         return parties, federation
 
     def _met(self) -> tuple[list[Party], Federation]:
+        """The same, whatever their policies say."""
         if self.federation is not None:
             return [self.federation.active], self.federation
         self.progress("reading the parties' tables", 0.0)

@@ -24,7 +24,7 @@ def sending() -> Callable[..., Sending]:
         rows: int | Tensor | None = None, kind: Kind = Kind.GRADIENT, seed: int = 0
     ) -> Sending:
         people = torch.arange(rows) if isinstance(rows, int) else rows
-        return Sending(kind, "vendor", people, torch.Generator().manual_seed(seed))
+        return Sending(kind, "bank", "vendor", people, torch.Generator().manual_seed(seed))
 
     return make
 

@@ -11,7 +11,7 @@ from interlace.boundary import Kind
 from interlace.boundary.guards import Sending
 from interlace.boundary.guards.clip import Clip
 
-SENDING = Sending(Kind.GRADIENT, "vendor", None, torch.Generator())
+SENDING = Sending(Kind.GRADIENT, "bank", "vendor", None, torch.Generator())
 FLOATS = st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16])
 
 

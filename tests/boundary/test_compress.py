@@ -19,7 +19,7 @@ from interlace.boundary.message import Message
 from interlace.errors import PolicyError
 
 Told = Callable[..., Sending]
-SENDING = Sending(Kind.GRADIENT, "vendor", None, torch.Generator())
+SENDING = Sending(Kind.GRADIENT, "bank", "vendor", None, torch.Generator())
 CODECS: dict[str, dict[str, Any]] = {
     "topk 0.25": {"topk": {"share": 0.25}},
     "topk 3": {"topk": {"count": 3}},
@@ -102,7 +102,7 @@ def test_with_feedback_nothing_is_lost_over_time(k: int, seed: int) -> None:
     for _ in range(12):
         people = torch.randperm(6, generator=noise)[:3]
         value = torch.randn(3, 5, generator=noise)
-        told = Sending(Kind.GRADIENT, "vendor", people, noise)
+        told = Sending(Kind.GRADIENT, "bank", "vendor", people, noise)
         put[people] += value
         got[people] += codec.encode(value, told).value
     owed = torch.zeros(6, 5)

@@ -57,7 +57,7 @@ def parts(draw: st.DrawFn) -> Part:
         name = draw(st.sampled_from(CODECS))
         codec = build_guard({name: SETTINGS[name]})
         assert isinstance(codec, Codec)
-        coded = codec.encode(value, Sending(kind, "b", None, torch.Generator()))
+        coded = codec.encode(value, Sending(kind, "a", "b", None, torch.Generator()))
         return Part(kind, coded.value, codec.name, coded.tensors)
     return Part(kind, value)
 

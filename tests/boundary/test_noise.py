@@ -203,7 +203,7 @@ def test_a_used_up_budget_stops_everything(guard: Noise, sending: Told) -> None:
         guard(torch.zeros(2, 2), sending(2))
     before = guard.account()
     assert before["epsilon"] == pytest.approx(1.0, rel=1e-6)
-    with pytest.raises(PolicyError, match=r"budget of 2 people is used up.*`releases`"):
+    with pytest.raises(PolicyError, match=r"'bank' has for 2 people is used up.*`releases`"):
         guard(torch.zeros(3, 2), sending(3))
     assert guard.account() == before, "a refused release was counted"
     guard(torch.zeros(1, 2), sending(torch.tensor([2])))  # somebody else can still be released
@@ -282,7 +282,10 @@ def test_a_checkpoint_does_not_serve_other_guards(boundary: Make) -> None:
 def test_state_survives_half_a_chain() -> None:
     guard = Laplace(scale=2.0)
     after_clip(guard)
-    guard(torch.zeros(2, 9), Sending(Kind.EMBEDDING, "a", torch.tensor([0, 4]), torch.Generator()))
+    guard(
+        torch.zeros(2, 9),
+        Sending(Kind.EMBEDDING, "b", "a", torch.tensor([0, 4]), torch.Generator()),
+    )
     other = after_clip(Laplace(scale=2.0))
     other.load_state(guard.state())
     assert other.account() == guard.account()

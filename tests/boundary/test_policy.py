@@ -102,6 +102,22 @@ def test_what_is_not_allowed_stays_and_the_error_says_what_to_do(
     assert nothing_left(out)
 
 
+def test_all_that_may_be_due_and_is_not_allowed_is_named_at_once(
+    boundary: Make, release: Any
+) -> None:
+    out = boundary(allow={Kind.EMBEDDING})
+    out.expect({Kind.EMBEDDING, Kind.METRIC, Kind.GRADIENT})
+    with pytest.raises(
+        PolicyError,
+        match=r"does not let row selection leave, nor gradient and metric, which may be due too; "
+        r"add `policy: {allow_also: \[row selection, gradient, metric\]}`.* or choose a method",
+    ):
+        release(out, torch.ones(2, dtype=torch.int64), Kind.ROW_SELECTION)
+    with pytest.raises(PolicyError, match=r"blinded ids and control.*its party file$"):
+        out.require([Kind.CONTROL, Kind.BLINDED_IDS, Kind.EMBEDDING])
+    assert nothing_left(out)
+
+
 def test_an_unknown_kind_of_slot_is_not_allowed(boundary: Make, release: Any) -> None:
     for kind in ("Labels", "anything", None):
         with pytest.raises(PolicyError):

@@ -330,8 +330,12 @@ def test_parties_agree_on_what_every_policy_allows() -> None:
     for wanted, policies, why in (
         ("none", {"a": strict, "b": clear}, "'none'.* of 'a'; all allow: rlwe-strict"),
         ("paillier", {"a": clear, "b": None}, "of 'a'; all allow: rlwe-strict, none"),
-        ("auto", {"a": ["none"], "b": None}, "of 'a'; all allow: none"),
-        ("auto", {"a": ["paillier"], "b": clear}, "of 'a', 'b'; all allow: nothing in common"),
+        ("auto", {"a": ["none"], "b": None}, "of 'a'; all allow: none. Set `encryption: none`"),
+        (
+            "auto",
+            {"a": ["paillier"], "b": clear},
+            "of 'a', 'b'; all allow: nothing in common. Widen",
+        ),
     ):
         with pytest.raises(JobError, match=why):
             agreed_schemes(wanted, policies)

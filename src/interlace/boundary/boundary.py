@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -66,6 +66,7 @@ class Boundary:
         self.sent_of: dict[Kind, int] = {}
         self.requests = self.people = 0
         self.epsilon_before = 0.0  # of the run's earlier trainings
+        self.expected: frozenset[Kind] = frozenset()
         self._chains: dict[tuple[Kind, str], Chain] = {}
         self._private: list[tuple[int, int, Callable[[], bool]]] = []
         self._about: Tensor | None = None
@@ -82,6 +83,30 @@ class Boundary:
             start = storage.data_ptr()
             freed = StorageWeakRef(storage).expired  # type: ignore[no-untyped-call]
             self._private.append((start, start + storage.nbytes(), freed))
+
+    def expect(self, kinds: Iterable[Kind]) -> None:
+        """Hear which kinds may be due to leave, so that who lacks one is told of all at once."""
+        self.expected |= frozenset(kinds)
+
+    def require(self, kinds: Iterable[Kind]) -> None:
+        """Make sure that the policy lets some kinds leave.
+
+        Raises:
+            PolicyError: it does not; the message names what else may be due and is not allowed.
+        """
+        allowed = self.policy.allowed
+        lacking = sorted(map(str, set(kinds) - allowed))
+        if not lacking:
+            return
+        due = sorted({*map(str, self.expected - allowed)} - {*lacking})
+        more = f", nor {_listed(due)}, which may be due too" if due else ""
+        # No method is without these.
+        always = {Kind.CONTROL, Kind.BLINDED_IDS}.intersection(lacking)
+        else_ = "" if always else f", or choose a method without {_listed(lacking)}"
+        raise PolicyError(
+            f"the policy of party '{self.party}' does not let {_listed(lacking)} leave{more}; add "
+            f"`policy: {{allow_also: [{', '.join(lacking + due)}]}}` to its party file{else_}"
+        )
 
     def about(self, rows: Tensor) -> None:
         """Say which people the next released value is about (for guards that keep account)."""
@@ -218,14 +243,21 @@ class Boundary:
                 f"'{operation}' for {len(rows):,} more would pass that (`max_people` in its "
                 "policy, or the disclosure plan that it approved)"
             )
-        for bound, setting, beyond in (
-            (most, "max_rows", most is not None and len(rows) > most),
-            (fewest, "smallest_group", fewest is not None and len(rows) < fewest),
+        # Whom is asked about at once is the driver's choice.
+        for bound, setting, beyond, way_out in (
+            (most, "max_rows", most is not None and len(rows) > most, "a smaller one, or raise"),
+            (
+                fewest,
+                "smallest_group",
+                fewest is not None and len(rows) < fewest,
+                "a larger one (the last batch of an epoch may be smaller still), or lower",
+            ),
         ):
             if beyond:
                 raise PolicyError(
                     f"party '{self.party}' does not answer '{operation}' for {len(rows):,} people "
-                    f"at once: `{setting}` of its policy is {bound:,}"
+                    f"at once: `{setting}` of its policy is {bound:,}; where the method takes a "
+                    f"`batch_size`, set {way_out} `{setting}`"
                 )
 
     @property
@@ -241,7 +273,8 @@ class Boundary:
             raise PolicyError(
                 f"party '{self.party}' tells of one person at most epsilon {most:.4g} in a run, "
                 f"and '{operation}' would pass that (`max_epsilon` in its policy, or the "
-                "disclosure plan that it approved)"
+                "disclosure plan that it approved); train with fewer epochs or seeds, or with more "
+                "noise under `guards` of its policy"
             )
 
     @property
@@ -313,11 +346,7 @@ class Boundary:
         kind = slot.kind
         if kind in NEVER_LEAVES:
             raise PolicyError(f"{kind} never leave a party; no policy can allow it")
-        if kind not in self.policy.allowed:
-            raise PolicyError(
-                f"the policy of party '{self.party}' does not let {kind} leave; add `policy: "
-                f"{{allow_also: [{kind}]}}` to its party file, or choose a method without it"
-            )
+        self.require([kind])
         problem = _form_problem(kind, value)
         if problem:
             raise PolicyError(
@@ -333,7 +362,7 @@ class Boundary:
         if kind not in self.policy.guards:
             return Part(kind, value), ""
         guards = self._chain(kind, receiver)
-        sending = Sending(kind, receiver, rows, self.generator)
+        sending = Sending(kind, self.party, receiver, rows, self.generator)
         for guard in guards.defences:
             value = guard(value, sending)
         if guards.codec is None:
@@ -382,6 +411,10 @@ class Boundary:
             f"party '{self.party}' refused a message from '{message.sender}' "
             f"('{message.operation}', round {message.round}): {why}"
         )
+
+
+def _listed(kinds: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
 
 
 def _problem(kind: Kind, value: Value) -> str | None:

@@ -111,7 +111,9 @@ def agreed_schemes(wanted: str, policies: Mapping[str, Any]) -> list[Scheme]:
         against = [f"'{party}'" for party, told in bounds.items() if wanted not in told]
         raise JobError(
             f"not every party's policy allows the encryption '{wanted}': see `encryption` of "
-            f"{', '.join(against)}; all allow: {', '.join(common) or 'nothing in common'}"
+            f"{', '.join(against)}; all allow: {', '.join(common) or 'nothing in common'}. "
+            + (f"Set `encryption: {common[0]}` in the method, or widen" if common else "Widen")
+            + " that of a policy"
         )
     return schemes
 

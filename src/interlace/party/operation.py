@@ -90,9 +90,13 @@ class PassiveSide:
 
     Attributes:
         operations: The marked methods by name, read from the signatures when the class is made.
+        asked_with: Kinds that the active party may send in such a conversation.
+        answers_with: Kinds that the party may answer with.
     """
 
     operations: ClassVar[dict[str, Operation]] = {}
+    asked_with: ClassVar[frozenset[Kind]] = frozenset()
+    answers_with: ClassVar[frozenset[Kind]] = frozenset()
 
     def __init__(self, party: Party, partner: str) -> None:
         self.party, self.partner = party, partner
@@ -128,3 +132,6 @@ class PassiveSide:
             for name in dir(cls)
             if getattr(member := getattr(cls, name), "__is_operation__", False)
         }
+        each = cls.operations.values()
+        cls.asked_with = frozenset(slot.kind for one in each for slot in one.takes)
+        cls.answers_with = frozenset(slot.kind for one in each for slot in one.gives)

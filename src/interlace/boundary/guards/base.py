@@ -24,6 +24,7 @@ class Sending:
 
     Attributes:
         kind: What the value is.
+        sender: Whose policy has the guard.
         receiver: Who will get it.
         rows: Which people the value's rows are about (positions in the order shared with the
             receiver), or ``None`` for a value that is not per person.
@@ -31,6 +32,7 @@ class Sending:
     """
 
     kind: Kind
+    sender: str
     receiver: str
     rows: Tensor | None
     generator: torch.Generator
@@ -50,13 +52,15 @@ class Sending:
         """
         if self.rows is None:
             raise PolicyError(
-                f"the guard '{guard}' keeps account per person, but this {self.kind} is not "
-                "announced as being about particular people; remove the guard from this kind"
+                f"the guard '{guard}' of party '{self.sender}' keeps account per person, but this "
+                f"{self.kind} is not announced as being about particular people; remove the guard "
+                f"from {self.kind} in its policy"
             )
         if self.rows.shape != (count,) or (count and self.rows.min().item() < 0):
             raise PolicyError(
-                f"the guard '{guard}' keeps account per person, but this {self.kind} of {count:,} "
-                f"rows is announced as being about {self.rows.numel():,} people; it stays here"
+                f"the guard '{guard}' of party '{self.sender}' keeps account per person, but this "
+                f"{self.kind} of {count:,} rows is announced as being about {self.rows.numel():,} "
+                "people; it stays here"
             )
         return self.rows
 

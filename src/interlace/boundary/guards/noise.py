@@ -87,10 +87,12 @@ class _Noise(Guard):
         if over.numel():
             self.counts.index_add_(0, people, -once)
             raise PolicyError(
-                f"the privacy budget of {len(set(over.tolist())):,} people is used up: their "
-                f"{sending.kind} can leave to '{sending.receiver}' {self.releases:,} times, which "
-                f"is all that '{self.label}' allows. Stop here, or train anew with more `releases` "
-                "(and so more noise), fewer epochs, or fewer predictions for the same people"
+                f"the privacy budget that party '{sending.sender}' has for "
+                f"{len(set(over.tolist())):,} people is used up: their {sending.kind} can leave to "
+                f"'{sending.receiver}' {self.releases:,} times, which is all that '{self.label}' "
+                "under `guards` of its policy allows. Stop here, or train anew with more "
+                "`releases` there (and so more noise), fewer epochs, or fewer predictions for the "
+                "same people"
             )
 
     def follow(self, norm: float | None) -> float | None:
