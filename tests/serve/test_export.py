@@ -207,7 +207,7 @@ def test_what_a_run_trained_is_written_without_its_tables(tmp_path: Path) -> Non
         run(job, tmp_path / alone)
     (tmp_path / "bank.parquet").unlink()
     for alone in ("own_columns", "active_alone"):
-        with pytest.raises(JobError, match=f"this run also has: .*{alone}"):
+        with pytest.raises(JobError, match=f"of its models there can be written: {alone}$"):
             export.export(tmp_path / alone, tmp_path / "m.onnx")
         made = export.export(tmp_path / alone, tmp_path / "m.onnx", model=alone)
         about = {p.key: p.value for p in made.metadata_props}
@@ -215,7 +215,12 @@ def test_what_a_run_trained_is_written_without_its_tables(tmp_path: Path) -> Non
         assert about["party"] == "bank"
         assert (tmp_path / "m.onnx").read_bytes() == made.SerializeToString()
         assert scored(made, frame).shape == (178, 3)
-    with pytest.raises(JobError, match="trained no 'fedcvt'"):
+    for model, folder in (("pooled_columns", "own_columns"), ("pooled", "active_alone")):
+        with pytest.raises(JobError, match=f"partners' columns.*can be written: {folder}$"):
+            export.export(tmp_path / folder, tmp_path / "m.onnx", model=model)
+    with pytest.raises(JobError, match="no trained model of seed 5; its seeds are 0"):
+        export.export(tmp_path / "active_alone", tmp_path / "m.onnx", seed=5)
+    with pytest.raises(JobError, match=r"trained no 'fedcvt'; .*: own_columns$"):
         export.export(tmp_path / "own_columns", tmp_path / "m.onnx", model="fedcvt")
 
 

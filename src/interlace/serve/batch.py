@@ -107,7 +107,10 @@ class Trained:
         seed = results.seeds[0] if seed is None else seed
         models = {m.name for m in results.models for f in m.fits if f.seed == seed}
         if job.method.name not in models:
-            raise JobError(f"{folder} holds no trained model of seed {seed}; finish it by --resume")
+            way_out = "finish it by --resume"
+            if seed not in results.seeds:
+                way_out = f"its seeds are {', '.join(map(str, results.seeds))}"
+            raise JobError(f"{folder} holds no trained model of seed {seed}; {way_out}")
         return cls(folder, job, results, seed, frozenset(models))
 
     @property

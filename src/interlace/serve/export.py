@@ -37,7 +37,6 @@ from interlace.files import write_whole
 from interlace.methods import AggVFL, Method
 from interlace.methods.baselines import OwnColumns
 from interlace.methods.bottom import SideBySide
-from interlace.methods.catalogue import entry
 from interlace.methods.vertical.boosting import VerticalTrees
 from interlace.methods.vertical.joint import Joined, JointModel
 from interlace.methods.vertical.linear import GeneralisedLinear
@@ -48,6 +47,7 @@ from interlace.models.binning import LevelBins
 from interlace.models.glm import Columns
 from interlace.models.trees import Binning, CategoryBins, Split, Tree
 from interlace.party import Party
+from interlace.runner import in_one_place
 from interlace.serve.batch import Trained
 
 if TYPE_CHECKING:
@@ -77,18 +77,36 @@ def export(
     """
     trained = Trained.read(run, seed)
     name = model or trained.job.method.name
-    if name not in trained.models:
-        raise JobError(f"this run trained no '{name}'; it has: {', '.join(sorted(trained.models))}")
-    active = Party(trained.active, folder=Path(run) / "parties" / trained.active)
-    nobody_else = Federation(active, (), InProcess([active]))
     try:
-        made = to_onnx(trained.model(name, nobody_else))
+        if name not in trained.models:
+            raise JobError(f"this run trained no '{name}'")
+        made = _written(trained, name)
     except JobError as e:
-        others = sorted(n for n in trained.models - {name} if entry(n).role != "in one place")
-        rest = f"; this run also has: {', '.join(others)}" if others else ""
-        raise JobError(f"{e}{rest}") from None
+        able = [n for n in sorted(trained.models - {name}) if _can_be_written(trained, n)]
+        rest = f"of its models there can be written: {', '.join(able)}" if able else "none can be"
+        raise JobError(f"{e}; {rest}") from None
     write_whole(Path(out), made.SerializeToString())
     return made
+
+
+def _written(trained: Trained, name: str) -> ModelProto:
+    """A model of a run as ONNX.
+
+    Raises:
+        JobError, DataError: it cannot be written so.
+    """
+    if in_one_place(name):
+        raise JobError(f"'{name}' reads partners' columns too, so it needs their tables to score")
+    active = Party(trained.active, folder=trained.folder / "parties" / trained.active)
+    nobody_else = Federation(active, (), InProcess([active]))
+    return to_onnx(trained.model(name, nobody_else))
+
+
+def _can_be_written(trained: Trained, name: str) -> bool:
+    try:
+        return bool(_written(trained, name))
+    except (JobError, DataError):
+        return False
 
 
 def to_onnx(method: Method) -> ModelProto:
