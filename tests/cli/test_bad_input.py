@@ -139,15 +139,38 @@ def test_a_class_that_training_never_saw(
 ) -> None:
     bought = tables["bank"]["bought"].to_list()
     said = []
-    for rare in range(3, 100, 12):
+    for rare in (3, 51, 110):  # the last is not shared
         labels = [*bought[:rare], "perhaps", *bought[rare + 1 :]]
         frame = tables["bank"].with_columns(bought=pl.Series(labels))
         done = call("run", write_job({**tables, "bank": frame}), "--out", f"run-{rare}")
         said.append(done.stderr if done.exit_code else "")
         assert done.exit_code in (0, 2), done.output
-    unseen = [text for text in said if text]
-    assert 0 < len(unseen) < len(said)  # that one person is now held out and now trained on
-    assert all("1 of 3 classes do not occur among the" in text for text in unseen)
+    *seen, unseen = said
+    assert not any(seen)  # whose class has nobody else is trained on
+    assert "1 of 3 classes do not occur among the" in unseen
+    assert "party 'bank', file '" in unseen
+    assert "column 'bought'" in unseen
+    assert "perhaps" not in unseen
+
+
+def test_classes_that_are_no_classes_of_their_own_are_told(
+    call: Call, refusal: Callable[..., str], tables: Tables
+) -> None:
+    bought = tables["bank"]["bought"].to_list()
+    messy = ["YES ", *bought[1:100], *["n/a"] * 20]  # of whom but few are shared
+    tables["bank"] = tables["bank"].with_columns(bought=pl.Series(messy))
+    error = refusal(tables, test=0.9)
+    assert "party 'bank', file '" in error
+    assert "column 'bought': " in error
+    assert "of 4 classes do not occur among the" in error
+    assert "of its 4 classes 1 differs from another only by letter case or blanks" in error
+    assert "1 looks like a mark for a missing label" in error
+    assert "YES" not in error
+    assert "n/a" not in error
+    done = call("inspect", "job.yaml")
+    words = " ".join(done.output.split())
+    assert "Label of bank: 'bought', multiclass, 4 classes: YES 1, n/a 20, no " in words
+    assert "! bank: 'bought': of its 4 classes 1 differs from another only by" in words
 
 
 def test_a_class_that_training_never_saw_among_people_to_score(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import polars as pl
@@ -42,10 +43,26 @@ def test_the_task_is_read_off_the_values(values: Any, task: str, classes: Any) -
     assert plan.task == task
     assert plan.classes == classes
     assert [type(c) for c in plan.classes] == [type(c) for c in classes]
-    assert LabelPlan.from_json(plan.to_json()) == plan
+    assert LabelPlan.from_json(plan.to_json()) == plan.model_copy(update={"file": None})
     assert [type(c) for c in LabelPlan.from_json(plan.to_json()).classes] == [
         type(c) for c in classes
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["yes", "no", "Yes", "N/A", " no"], "1 differs .* and 1 looks like a mark"),
+        (["high risk", "highrisk", "low"], "of its 3 classes 1 differs from another only by"),
+        (["yes", "no", "?"], "of its 3 classes 1 looks like a mark for a missing label; write"),
+        (["a", "b", "a"], None),
+    ],
+)
+def test_classes_that_may_be_none_of_their_own_are_counted(values: Any, said: str | None) -> None:
+    note = fit([*values, *values]).note
+    assert (note is None) == (said is None)
+    assert re.search(said or "", note or "")
+    assert not any(text in (note or "") for text in ("yes", "Yes", "risk", "?"))
 
 
 def test_the_labels_of_the_worked_case_keep_their_codes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from interlace.data.columns import ColumnReport
     from interlace.data.geometry import Geometry
     from interlace.data.ids import IdRule, Keys
+    from interlace.data.labels import LabelPlan
     from interlace.methods.recommend import Recommendation
 
 MOST_LISTED = 40  # columns of a party that have a line each
+MOST_CLASSES = 12  # of a label that are named
 _WORDS = {
     "numbers": "number",
     "date parts": "date",
@@ -68,9 +71,9 @@ def inspect(
         interlace inspect north.csv south.csv --id "" --label north=ill --label south=ill
 
     What comes out: the geometry (horizontal, vertical or mixed), how many people are shared and
-    with whom, what each column is read as, which columns seem to be the same quantity, or in a
-    horizontal case how the tables' columns differ, what is doubtful about ids and columns, and the
-    method that fits, with the reason.
+    with whom, what each column is read as, how many people each class has, which columns seem to be
+    the same quantity, or in a horizontal case how the tables' columns differ, what is doubtful
+    about ids, labels and columns, and the method that fits, with the reason.
     """
     from interlace.data.columns import column_notes
     from interlace.data.geometry import inspect_parties
@@ -100,9 +103,11 @@ def inspect(
         typer.echo(json.dumps(said | {"recommendation": method.model_dump()}, indent=2))
         return
     doubts = _id_notes(tables, ids, keys)
+    plans = _labels(tables, labels, keys)
+    doubts += [f"{n}: '{p.column}': {p.note}" for n, p in plans.items() if p.classes and p.note]
     for name, columns in read.items():
         doubts += [f"{name}: {n}" for n in column_notes(columns, categories.get(name, []))]
-    _show(geometry, method, read, doubts)
+    _show(geometry, method, read, plans, doubts)
 
 
 Inputs = tuple["dict[str, pl.DataFrame]", "dict[str, IdRule]", dict[str, str]]
@@ -250,6 +255,28 @@ def _read(party: str, features: pl.DataFrame, categories: Sequence[str]) -> list
     return found
 
 
+def _labels(
+    tables: dict[str, pl.DataFrame], labels: dict[str, str], keys: dict[str, Keys]
+) -> dict[str, LabelPlan]:
+    """What each label is, of the parties whose label is usable; the geometry warns of others."""
+    from interlace.data.labels import LabelPlan
+
+    found = {}
+    for name, column in labels.items():
+        with suppress(DataError):
+            found[name] = LabelPlan.fit(tables[name][column][keys[name].rows], party=name)
+    return found
+
+
+def _in_words(plan: LabelPlan) -> str:
+    start = f"Label of {plan.party}: '{plan.column}', {plan.task}"
+    if not plan.classes:
+        return f"{start}."
+    counted = [f"{c} {n:,}" for c, n in zip(plan.classes, plan.counts, strict=True)]
+    more = f" and {len(counted) - MOST_CLASSES} more" if len(counted) > MOST_CLASSES else ""
+    return f"{start}, {len(counted)} classes: {', '.join(counted[:MOST_CLASSES])}{more}."
+
+
 def _columns(party: str, read: Sequence[ColumnReport], rows: int) -> Table:
     """A line for each column, or where they are many for all that are read alike."""
     from interlace.report.words import percent
@@ -278,6 +305,7 @@ def _show(
     geometry: Geometry,
     method: Recommendation,
     read: Mapping[str, Sequence[ColumnReport]],
+    labels: Mapping[str, LabelPlan],
     doubts: Sequence[str],
 ) -> None:
     show(Text(geometry.kind.capitalize(), style="bold"), Text(geometry.why))
@@ -287,6 +315,7 @@ def _show(
         made.add_row(p.party, *counts, p.label or "–")
     show(made)
     show(*(_columns(p.party, read[p.party], p.rows) for p in geometry.parties if read[p.party]))
+    show(*(Text(_in_words(plan)) for plan in labels.values()))
     if len(geometry.parties) > 2:
         made = table("held by", "people", title="Who holds whom")
         for pattern in geometry.patterns:

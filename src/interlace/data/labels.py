@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import numpy as np
@@ -42,6 +43,7 @@ class LabelPlan(BaseModel):
     center: float = Field(default=0.0, description="Mean of a regression's targets.")
     scale: float = Field(default=1.0, description="Standard deviation of a regression's targets.")
     note: str | None = None
+    file: str | None = Field(default=None, exclude=True, description="For errors; not saved.")
 
     @classmethod
     def fit(
@@ -126,6 +128,7 @@ class LabelPlan(BaseModel):
             center=float(known.mean()),
             scale=float(known.std()),
             note=note,
+            file=label.file,
         )
 
     @classmethod
@@ -157,6 +160,8 @@ class LabelPlan(BaseModel):
             classes=tuple(classes),
             counts=tuple(counts[text] for text in texts),
             unlabelled=len(label.series) - len(level),
+            note=_doubts(texts),
+            file=label.file,
         )
 
     @classmethod
@@ -186,6 +191,7 @@ class LabelPlan(BaseModel):
             classes=tuple(classes),
             counts=tuple(int(n) for n in known.sum(axis=0)),
             unlabelled=len(marks) - len(known),
+            file=label.file,
         )
 
     def encode(self, series: pl.Series) -> Tensor:
@@ -200,7 +206,7 @@ class LabelPlan(BaseModel):
             DataError: a class that the plan does not have, infinite targets, or text among
                 numbers; with the count of rows, never their values.
         """
-        label = _Label(series, self.party, None, self.column)
+        label = _Label(series, self.party, self.file, self.column)
         if self.task == "multilabel":
             return torch.from_numpy(_marks(label, self.classes))
         missing = as_levels(series).is_null().to_numpy()
@@ -255,6 +261,24 @@ def is_known(y: Tensor) -> Tensor:
     """Who has a label, shape (n,), among labels as :meth:`LabelPlan.encode` gives them."""
     known = ~torch.isnan(y) if y.is_floating_point() else y >= 0
     return known.all(1) if known.dim() == 2 else known
+
+
+def _doubts(classes: Sequence[str]) -> str | None:
+    """Which classes may be none of their own, in counts: the classes are people's labels."""
+    alike = len(classes) - len({"".join(c.split()).casefold() for c in classes})
+    marks = int(is_gap(pl.Series(classes, dtype=pl.String)).sum())
+    said = []
+    if alike:
+        verb = "differs" if alike == 1 else "differ"
+        said.append(f"{alike} {verb} from another only by letter case or blanks")
+    if marks:
+        said.append(f"{marks} look{'s' * (marks == 1)} like a mark for a missing label")
+    if not said:
+        return None
+    return (
+        f"of its {len(classes)} classes {' and '.join(said)}; write each class in one way, and "
+        "leave a label that is not known empty"
+    )
 
 
 class _Label:

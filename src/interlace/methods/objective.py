@@ -41,7 +41,7 @@ class Objective:
     margin: Margin | None = None
 
     @classmethod
-    def fit(cls, plan: LabelPlan, y: Tensor, class_weight: ClassWeight, party: str) -> Objective:
+    def fit(cls, plan: LabelPlan, y: Tensor, class_weight: ClassWeight) -> Objective:
         """Read what the loss needs off the training labels.
 
         Raises:
@@ -59,11 +59,15 @@ class Objective:
         counts = torch.bincount(y, minlength=len(plan.classes))
         unseen = int((counts == 0).sum())
         if unseen:
+            doubts = f" ({plan.note})" if plan.note else ""
             raise DataError(
                 f"{unseen} of {len(plan.classes)} classes do not occur among the {len(y):,} people "
-                "to train on, so the model could never name them",
-                party=party,
-                way_out="Share more people, hold out fewer, or drop the people of those classes",
+                f"to train on, so the model could never name them{doubts}",
+                party=plan.party,
+                file=plan.file,
+                column=plan.column,
+                way_out="Share more people, hold out fewer, or drop the people of those classes; "
+                "`interlace inspect` counts the classes",
             )
         weight = None
         if class_weight == "balanced":

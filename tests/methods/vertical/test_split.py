@@ -440,7 +440,7 @@ def test_a_class_that_training_never_saw(federate: Any) -> None:
     x = np.random.default_rng(0).standard_normal((60, 4))
     y = np.array([0, 1] * 29 + [0, 2])
     fed = federate(x, y, [slice(2, 4)], slice(0, 2), missing=1)
-    with pytest.raises(DataError, match="party 'bank': 1 of 3 classes do not occur"):
+    with pytest.raises(DataError, match="party 'bank', column 'y': 1 of 3 classes do not occur"):
         small().fit(fed)
 
 

@@ -198,7 +198,7 @@ class MixedVFL(Method):
     def _start(self, fed: Federation, held_out: Rows, y: Tensor) -> None:
         self.active_ = fed.active
         self.label_plan_ = fed.label_plan
-        self.objective_ = Objective.fit(fed.label_plan, y, self.class_weight, fed.active.name)
+        self.objective_ = Objective.fit(fed.label_plan, y, self.class_weight)
         self.history_: list[Epoch] = []
         self.peers_ = fed.open("mixed", BankSide)
         self.session_ = next(iter(self.peers_.values())).session

@@ -298,7 +298,7 @@ class VerticalTrees(Method):
         if objective not in get_args(TreeObjective) or not fits:
             raise JobError(f"the objective '{objective}' does not fit a {task} label")
         target = fed.y
-        agreed = Objective.fit(fed.label_plan, target, self.class_weight, fed.active.name)
+        agreed = Objective.fit(fed.label_plan, target, self.class_weight)
         y = target.double().numpy()
         weight = np.ones(len(y))
         if agreed.weight is not None:

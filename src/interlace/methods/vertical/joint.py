@@ -76,7 +76,7 @@ class JointModel(Method):
 
     def _objective(self, fed: Federation) -> Objective:
         """The loss of the view that is trained on."""
-        return Objective.fit(fed.label_plan, fed.y, self.class_weight, fed.active.name)
+        return Objective.fit(fed.label_plan, fed.y, self.class_weight)
 
     def _open(self, federation: Federation) -> dict[str, Peer]:
         """The partners it talks to."""

@@ -531,7 +531,7 @@ class GeneralisedLinear(Method):
         if self.inference and self.family_.outputs > 1:
             raise JobError("standard errors are for models with one score a person")
         target = fed.y
-        agreed = Objective.fit(fed.label_plan, target, self.class_weight, fed.active.name)
+        agreed = Objective.fit(fed.label_plan, target, self.class_weight)
         y = target.double().numpy()
         weight = np.ones(len(y))
         if agreed.weight is not None:

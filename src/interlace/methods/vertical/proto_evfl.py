@@ -490,7 +490,7 @@ class ProtoEVFL(JointModel):
         check_is_of_classes(plan, "Proto-EVFL has a prototype for each class")
         y = torch.cat([fed.y, self._others[1][self._others[1] >= 0]])
         if self.semantics is None:
-            return Objective.fit(plan, y, self.class_weight, fed.active.name)
+            return Objective.fit(plan, y, self.class_weight)
         missing = [c for c in plan.classes if c not in self.semantics]
         if missing:
             raise JobError(
@@ -498,7 +498,7 @@ class ProtoEVFL(JointModel):
                 f"{len(plan.classes)} classes; every class needs a vector"
             )
         seen = torch.arange(len(plan.classes))  # one of each, so that the loss covers all
-        return Objective.fit(plan, torch.cat([y, seen]), self.class_weight, fed.active.name)
+        return Objective.fit(plan, torch.cat([y, seen]), self.class_weight)
 
     # -- learning -----------------------------------------------------------------------------
 

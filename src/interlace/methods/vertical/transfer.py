@@ -169,7 +169,7 @@ class FederatedTransfer(SplitTraining):
 
     def _objective(self, fed: Federation) -> Objective:
         """The loss over the classes of all labelled people, shared or not."""
-        return Objective.fit(fed.label_plan, self._known[1], self.class_weight, fed.active.name)
+        return Objective.fit(fed.label_plan, self._known[1], self.class_weight)
 
     def _in_epochs(
         self,
