@@ -368,6 +368,8 @@ def test_two_services_keep_the_ledgers_whole(
         ({"id": "P001"}, "id"),
         ({"ids": ["P001"], "deadline_ms": 0}, "deadline_ms"),
         ({"rows": [{"age": 47}]}, "rows.0.town"),
+        ({"rows": [{"age": 47, "town": "Ulm"}, {"town": "Ulm"}]}, "rows.1.age"),
+        ({"rows": [{"age": 47, "town": "Ulm"}, {}]}, "rows"),
         ({"rows": [{"age": 47, "town": "Ulm", "bought": "yes"}]}, "rows.0.bought"),
         ({"rows": [{"age": [47], "town": "Ulm"}]}, "rows.0.age"),
         ({"rows": [{"age": "forty-seven", "town": "Ulm"}]}, "rows.age"),
@@ -381,6 +383,27 @@ def test_a_wrong_question_is_refused_by_field_and_nobody_is_asked(
     assert [e["field"] for e in errors] == [field]
     assert not any(value in json.dumps(errors) for value in ("47", "forty", "P001"))
     assert line.embedded() == []
+
+
+def test_a_column_that_the_model_does_not_read_may_be_left_out(
+    trained: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    """As in a table of new people; here one of free text, each different."""
+    tables = {**trained[1], "bank": str(tmp_path / "bank.csv")}
+    bank = pl.read_csv(trained[1]["bank"]).with_columns(note="note " + pl.col("person"))
+    bank.write_csv(tables["bank"])
+    run(_job(tables), tmp_path / "run")
+    with open_run(tmp_path / "run") as scorer:
+        rows = [{"age": 0.5, "town": "Ulm"}, {"age": 0.5, "town": "Ulm", "note": "other"}]
+        answers = asyncio.run(scorer.answer(Question.model_validate({"rows": rows}), 10))
+        assert [a.answered_by for a in answers] == ["active alone"] * 2
+        assert answers[0].probabilities == answers[1].probabilities
+        for row, why in (
+            ({"age": 1.0}, r"rows\.0\.town: the column is missing$"),
+            ({"note": "other"}, r"rows\.0: these columns are missing: age, town$"),
+        ):
+            with pytest.raises(InputError, match=why):
+                asyncio.run(scorer.answer(Question.model_validate({"rows": [row]}), 10))
 
 
 def test_a_body_that_is_not_json_or_too_large_is_refused(client: TestClient) -> None:

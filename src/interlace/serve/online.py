@@ -66,7 +66,7 @@ class Question(BaseModel):
     rows: list[dict[str, Cell]] = Field(
         default_factory=list,
         description="The active party's columns of people who are not in its table; `null` is a "
-        "missing value. The id may stand there too.",
+        "missing value. One that the model does not read may be left out; the id may stand there too.",
     )
     deadline_ms: float | None = Field(
         default=None,
@@ -278,21 +278,45 @@ class Scorer:
         """What the active party's own model says of newcomers.
 
         Raises:
-            InputError: a column is missing, unknown, or not what it was in training.
+            InputError: a column that the model reads is missing, one is unknown, or not what it was
+                in training.
         """
         if not rows:
             return None
-        table = _table(rows, self.federation)
+        table, lacking = _table(rows, self.federation), set()
         if self._alone is None:
             return None
-        with self._lone:
-            newcomers = copy.copy(self.federation)
+        while True:  # which columns a model reads, it alone knows
             try:
-                newcomers.active = self._newcomers.with_table(table)
-                newcomers = newcomers.view(np.arange(table.height))
-                return _Scored(self._alone, self._alone.outputs(newcomers))
+                scored = self._newcomers_alone(table)
+                break
             except DataError as e:
-                raise InputError(f"rows.{e.column}" if e.column else "rows", e.problem) from None
+                if e.column is None or e.column in table.columns:
+                    where = f"rows.{e.column}" if e.column else "rows"
+                    raise InputError(where, e.problem) from None
+                lacking.add(e.column)
+                table = table.with_columns(pl.Series(e.column, [None] * len(rows)))
+        for i, row in enumerate(rows):
+            missing = sorted(lacking - row.keys())
+            if len(missing) == 1:
+                raise InputError(f"rows.{i}.{missing[0]}", "the column is missing")
+            if missing:
+                raise InputError(f"rows.{i}", f"these columns are missing: {', '.join(missing)}")
+        return scored
+
+    def _newcomers_alone(self, table: pl.DataFrame) -> _Scored:
+        """What the active party's own model says of a table of newcomers.
+
+        Raises:
+            DataError: a column that it reads is not there, or not what it was in training.
+        """
+        assert self._alone is not None
+        with self._lone:
+            newcomers, party = copy.copy(self.federation), copy.copy(self._newcomers)
+            party.columns = table.columns
+            newcomers.active = party.with_table(table)
+            newcomers = newcomers.view(np.arange(table.height))
+            return _Scored(self._alone, self._alone.outputs(newcomers))
 
     # -- the partners ---------------------------------------------------------------------------
 
@@ -432,16 +456,14 @@ def _newcomers(federation: Federation) -> Party:
 
 
 def _table(rows: Sequence[Mapping[str, Cell]], federation: Federation) -> pl.DataFrame:
-    """Rows as a table of the active party's columns.
+    """Rows as a table of those of the active party's columns that all of them have.
 
     Raises:
-        InputError: a row lacks a column or has one of another name; a column mixes types.
+        InputError: a row has a column of another name, none is common to all, or one mixes types.
     """
     active = federation.active
-    wanted, may = set(active.columns), {*active.columns, *active.id_rule.columns}
+    may = {*active.columns, *active.id_rule.columns}
     for i, row in enumerate(rows):
-        if missing := sorted(wanted - row.keys()):
-            raise InputError(f"rows.{i}.{missing[0]}", "the column is missing")
         if unknown := sorted(row.keys() - may):
             raise InputError(
                 f"rows.{i}.{unknown[0][:60]}",
@@ -449,12 +471,17 @@ def _table(rows: Sequence[Mapping[str, Cell]], federation: Federation) -> pl.Dat
             )
     columns = []
     for name in active.columns:
+        if not all(name in row for row in rows):
+            continue
         values = [row[name] for row in rows]
         decimals = pl.Float64 if any(isinstance(value, float) for value in values) else None
         try:
             columns.append(pl.Series(name, values, dtype=decimals))
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
             raise InputError(f"rows.{name}", "its values are of different types") from None
+    if not columns:
+        there = ", ".join(active.columns)
+        raise InputError("rows", f"no column stands in all of them; there are {there}")
     return pl.DataFrame(columns)
 
 
