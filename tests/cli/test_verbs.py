@@ -80,6 +80,27 @@ def test_split_writes_a_job_that_run_takes_as_it_stands(
     assert (folder / "runs/cut/report.html").exists()
 
 
+@pytest.mark.parametrize("how", [["--party", "a", "--party", "b"], ["--by-column", "town"]])
+def test_split_leaves_out_the_rows_whose_ids_run_would_refuse(
+    call: Call, folder: Path, one_table: pl.DataFrame, how: list[str]
+) -> None:
+    town = pl.Series("town", ["x", "y"] * 100)
+    again = one_table.with_columns(town)[[0, 0, 4]].with_columns(key=pl.Series(["K0", "", None]))
+    pl.concat([one_table.with_columns(town), again]).write_csv("people.csv")
+    done = call("split", "people.csv", "--id", "key", "--label", "bought", *how, "--out", "cut")
+    assert done.exit_code == 0, done.output
+    assert "Left out: 3 of 203 rows, 2 without key" in done.stderr
+    assert "and 1 beyond the first of their id" in done.stderr
+    job = read_job(folder / "cut/job.yaml")
+    tables = [pl.read_csv(f.table) for f in job.parties.values() if f.table]
+    assert sum(t.height for t in tables) == (200 if "--by-column" in how else 400)
+    (folder / "cut/job.yaml").write_text(
+        (folder / "cut/job.yaml").read_text().replace("- 1\n- 2\n", "") + "compare: none\n"
+    )
+    if "--by-column" not in how:
+        assert call("run", "cut/job.yaml").exit_code == 0
+
+
 def test_a_run_tells_how_right_the_labels_are_that_it_gave(
     call: Call, folder: Path, one_table: pl.DataFrame
 ) -> None:

@@ -35,7 +35,11 @@ def split(
         ),
     ] = None,
     id: Annotated[
-        str | None, typer.Option(help="The id column.", show_default="one is made up")
+        str | None,
+        typer.Option(
+            help="The id column; of rows with one id the first is taken, and none without an id.",
+            show_default="one is made up",
+        ),
     ] = None,
     active: Annotated[
         str | None,
@@ -149,6 +153,8 @@ def split(
     for name in names:
         check_name(name)
     frame = read_table(source, party="one table", ids=[id] if id else [])
+    if id is not None:
+        frame = _one_row_each(frame, [id, *([by_column] if by_column else [])], source)
     features = [c for c in frame.columns if c not in (id, label)]
     counts = _counts(only or [], names)
 
@@ -198,6 +204,23 @@ def split(
     show_tables(folder, cut, difficulty)
     say(f"Shared by all: {len(people.rows[active]) if shared is None else shared:,} people.")
     show(Text.assemble("Next: ", (f"interlace run {folder / 'job.yaml'}", "bold cyan")))
+
+
+def _one_row_each(frame: pl.DataFrame, columns: list[str], source: str) -> pl.DataFrame:
+    """The rows that a run would take: the first of each id, at each party where one id may stand at
+    several. It tells how many are left out."""
+    from interlace.data.ids import IdRule, make_keys
+
+    rule = IdRule(columns=columns, duplicates="first", blanks="drop")
+    keys = make_keys(frame, rule, party="one table", file=source)
+    if left_out := frame.height - len(keys.rows):
+        say(
+            f"Left out: {left_out:,} of {frame.height:,} rows, {keys.report.blanks:,} without "
+            f"{' or '.join(columns)} and {left_out - keys.report.blanks:,} beyond the first of "
+            "their id, which a run refuses. To keep another row of an id, leave one row each in "
+            "the table."
+        )
+    return frame[keys.rows]
 
 
 def _cut_people(
