@@ -482,6 +482,31 @@ def test_predict_says_what_is_not_as_it_was_in_training(
     assert f"{few}; check that the id columns" in done.stderr
 
 
+def test_predict_counts_rows_left_out_and_names_the_file_at_fault(
+    call: Call, tables: Tables, write_job: WriteJob
+) -> None:
+    rule = {"columns": ["id"], "duplicates": "first"}
+    job = write_job(tables, compare=["active_alone"], bank={"id": rule, "label": "bought"})
+    assert call("run", job, "--out", "run").exit_code == 0
+    given = ("--table", "bank=new.csv", "--table", "shop=theirs.csv")
+    tables["shop"].write_csv("theirs.csv")
+    bank = pl.concat([tables["bank"], tables["bank"].head(3)])
+    bank.write_csv("new.csv")
+    done = call("predict", "run", *given)
+    assert done.exit_code == 0, done.output
+    assert "scores.csv: 120 people" in done.stderr
+    assert "bank: 3 rows of 123 left out" in done.stderr
+
+    tables["shop"].drop("visits").write_csv("theirs.csv")
+    done = call("predict", "run", *given)
+    assert done.exit_code == 2
+    assert "party 'shop', file 'theirs.csv', column 'visits'" in " ".join(done.stderr.split())
+    tables["shop"].write_csv("theirs.csv")
+    bank.with_columns(income=pl.lit("much")).write_csv("new.csv")
+    done = call("predict", "run", *given)
+    assert "party 'bank', file 'new.csv', column 'income': none" in " ".join(done.stderr.split())
+
+
 def test_a_changed_ledger_shows(call: Call, finished: Path) -> None:
     done = call("report", finished, "--verify")
     assert done.exit_code == 0

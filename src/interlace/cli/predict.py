@@ -133,6 +133,7 @@ def _contract(folder: PartyFolder, run: Path, table: str, most: int) -> tuple[Co
     from interlace.job.spec import absolute
     from interlace.runner import make_party
     from interlace.serve.batch import Trained
+    from interlace.serve.doubts import left_out
     from interlace.sites.columns import misfit, unread
     from interlace.sites.folder import People
 
@@ -142,7 +143,7 @@ def _contract(folder: PartyFolder, run: Path, table: str, most: int) -> tuple[Co
     party = make_party(folder.name, file, label_needed=False)
     if why := misfit(party, folder.run(run.name)):
         raise JobError(why)
-    warn(unread(party, folder.run(run.name)))
+    warn([*left_out(party), *unread(party, folder.run(run.name))])
     people = People(table=table, digest=party.table)
     for before in folder.runs():
         scores = before.contract.scores

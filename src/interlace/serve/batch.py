@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from interlace.data.tables import source_name
 from interlace.engines import InProcess
 from interlace.errors import DataError, JobError, NobodyShared
 from interlace.federation import Federation, Rows
@@ -23,7 +25,7 @@ from interlace.methods.catalogue import build_method, entry, is_horizontal
 from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.party import Party, State, holds_state, read_state, write_state
 from interlace.runner import compared, make_party
-from interlace.serve.doubts import doubts
+from interlace.serve.doubts import doubts, left_out
 
 Outputs = NDArray[np.float64]
 
@@ -43,9 +45,10 @@ def predict(
         run: The run folder.
         tables: Each party's table of new people, by the party's name. A label column may be absent.
         seed: Which training's models to use; by default the first seed's.
-        tell: Hears what is doubtful: partners who hold hardly anybody, people who would match if
-            ids were written as in training, values that do not read as they did there, and
-            categories that are new. In counts; of a horizontal run the values alone.
+        tell: Hears what is doubtful: rows left out for their ids, partners who hold hardly anybody,
+            people who would match if ids were written as in training, values that do not read as
+            they did there, and categories that are new. In counts; of a horizontal run the rows
+            and the values alone.
 
     Returns:
         One row for each person of the active party's table: the id, ``prediction``, for a
@@ -70,12 +73,27 @@ def predict(
         folders = {name: trained.folder / "parties" / name for name in tables}
         return at_each_party(job.method, files, tables, folders, trained.seed, tell=tell)
     federation = trained.simulate(tables)
-    scores = trained.scores(federation)
+    with _naming_files(tables):
+        scores = trained.scores(federation)
     flush_ledgers(federation)
     assert isinstance(federation.engine, InProcess)
     for doubt in doubts(federation.engine.parties, job, trained.results):
         tell(doubt)
     return scores
+
+
+@contextmanager
+def _naming_files(tables: Mapping[str, str | Path]) -> Iterator[None]:
+    """Have an error about a party's table name the file that was given: models know columns."""
+    try:
+        yield
+    except DataError as e:
+        if e.file is not None or e.party is None or e.party not in tables:
+            raise
+        file = source_name(tables[e.party])
+        raise DataError(
+            e.problem, party=e.party, file=file, column=e.column, way_out=e.way_out
+        ) from e
 
 
 @dataclass(frozen=True)
@@ -280,7 +298,8 @@ def at_each_party(
         tables: Their tables of people to score.
         folders: Where each keeps the model.
         seed: Of which training.
-        tell: Hears, in counts, of values that do not read as in training.
+        tell: Hears, in counts, of rows left out for their ids, and of values that do not read as
+            in training.
 
     Raises:
         JobError: a party had no people.
@@ -297,8 +316,9 @@ def at_each_party(
         new = files[name].model_copy(update={"table": str(table)})
         party = make_party(name, new, label_needed=False)
         party.folder = folders[name]
-        outputs = method.outputs_at(party, f"{choice.name}-{seed}")
-        for doubt in method.plan_.unread(party.frame):
+        with _naming_files({name: table}):
+            outputs = method.outputs_at(party, f"{choice.name}-{seed}")
+        for doubt in (*left_out(party), *method.plan_.unread(party.frame)):
             tell(doubt)
         who = {"party": np.full(len(party), name), "model": np.full(len(party), "global")}
         parts.append(_beside(party, np.arange(len(party)), {**_columns(method, outputs), **who}))

@@ -18,8 +18,8 @@ FEW = 1 / 10  # of the share of people whom a partner held in training
 
 
 def doubts(parties: Mapping[str, Party], job: Job, results: Results) -> list[str]:
-    """Sentences about people whom partners hardly hold, ids that no longer match for their form
-    alone, values that do not read as in training, and new categories.
+    """Sentences about rows left out for their ids, people whom partners hardly hold, ids that no
+    longer match for their form alone, values that do not read as in training, and new categories.
 
     Args:
         parties: By name, with their tables of people to score.
@@ -28,7 +28,7 @@ def doubts(parties: Mapping[str, Party], job: Job, results: Results) -> list[str
     """
     trained = next(told for told in results.parties if told.active)
     active = parties[trained.name]
-    said = []
+    said = [note for party in parties.values() for note in left_out(party)]
     for told in results.parties:
         if told.name in parties and not told.active:
             said += _unmatched(active, parties[told.name], told.shared / max(trained.people, 1))
@@ -36,6 +36,17 @@ def doubts(parties: Mapping[str, Party], job: Job, results: Results) -> list[str
         if told.name in parties:
             said += _unlike(parties[told.name], job.parties[told.name], told.columns_read)
     return said
+
+
+def left_out(party: Party) -> list[str]:
+    """How many rows of a table its party's id rule left out, if any."""
+    report = party.keys.report
+    if report.kept == report.rows:
+        return []
+    return [
+        f"{party.name}: {plural(report.rows - report.kept, 'row')} of {report.rows:,} left out, "
+        "without an id or with that of another row"
+    ]
 
 
 def _unmatched(active: Party, partner: Party, before: float) -> list[str]:

@@ -66,7 +66,8 @@ class Question(BaseModel):
     rows: list[dict[str, Cell]] = Field(
         default_factory=list,
         description="The active party's columns of people who are not in its table; `null` is a "
-        "missing value. One that the model does not read may be left out; the id may stand there too.",
+        "missing value. One that the model does not read may be left out; the id may stand there "
+        "too.",
     )
     deadline_ms: float | None = Field(
         default=None,
