@@ -65,6 +65,25 @@ def test_classes_that_may_be_none_of_their_own_are_counted(values: Any, said: st
     assert not any(text in (note or "") for text in ("yes", "Yes", "risk", "?"))
 
 
+@pytest.mark.parametrize(
+    ("classes", "named", "place"),
+    [
+        (["no", "yes"], True, 1),
+        (["No", "Yes"], False, 0),
+        (["bad", "off"], False, 1),
+        (["no", "off"], False, None),  # either could be meant
+        (["no", "yes"], "maybe", None),
+        (["a", "b"], True, None),
+        ([0, 1], True, 1),
+        ([False, True], 0, 0),
+    ],
+)
+def test_a_class_is_named_by_a_job_as_yaml_reads_it(
+    classes: Any, named: Any, place: int | None
+) -> None:
+    assert fit(classes * 2).place(named) == place
+
+
 def test_the_labels_of_the_worked_case_keep_their_codes() -> None:
     plan = fit([0, 1, 0, 2])
     assert plan.encode(pl.Series([0, 1, 0, 2])).tolist() == [0, 1, 0, 2]

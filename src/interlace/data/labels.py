@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -20,6 +20,7 @@ Task = Literal["binary", "multiclass", "multilabel", "regression"]
 
 MOST_NUMBER_CLASSES = 10
 _SEPARATORS = ("|", ";", ",")
+_TRUTHS = {True: ("yes", "on", "true"), False: ("no", "off", "false")}
 
 
 class LabelPlan(BaseModel):
@@ -237,6 +238,19 @@ class LabelPlan(BaseModel):
         if unseen := int(((codes < 0) & ~missing).sum()):
             raise label.unseen(unseen)
         return torch.from_numpy(codes.copy())
+
+    def place(self, named: Any) -> int | None:
+        """The code of the class that a job names, or ``None``.
+
+        YAML reads ``yes``, ``on`` and ``true`` without quotes as true, and their opposites as
+        false, so a truth value also stands for the one class that is such a word.
+        """
+        if named in self.classes:
+            return self.classes.index(named)
+        if not isinstance(named, bool):
+            return None
+        meant = [i for i, c in enumerate(self.classes) if str(c).lower() in _TRUTHS[named]]
+        return meant[0] if len(meant) == 1 else None
 
     def to_json(self) -> str:
         """The plan as JSON, from which :meth:`from_json` makes the same plan."""

@@ -73,10 +73,13 @@ class Objective:
         if class_weight == "balanced":
             weight = len(y) / (len(counts) * counts.float())
         elif isinstance(class_weight, Mapping):
-            strange = len([c for c in class_weight if c not in plan.classes])
-            if strange:
-                raise JobError(f"`class_weight` names {strange} classes that the label has not")
-            weight = torch.tensor([float(class_weight.get(c, 1.0)) for c in plan.classes])
+            places = {plan.place(c): float(w) for c, w in class_weight.items()}
+            if None in places:
+                raise JobError(
+                    f"`class_weight` names a class that party '{plan.party}', column "
+                    f"'{plan.column}' has not"
+                )
+            weight = torch.tensor([places.get(i, 1.0) for i in range(len(plan.classes))])
         elif class_weight is not None:
             raise JobError("`class_weight` is `balanced` or a weight for each class")
         return cls(plan.task, len(counts), weight)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from interlace import Federation, Party, Policy
+from interlace.data.labels import LabelPlan
 from interlace.errors import (
     AlignmentError,
     DataError,
@@ -26,6 +27,7 @@ from interlace.errors import (
 from interlace.methods import AggVFL, SplitVFL
 from interlace.methods.base import batches, shuffled
 from interlace.methods.catalogue import build_method
+from interlace.methods.objective import Objective
 from interlace.methods.vertical.split import Batch, SplitSide
 from interlace.models import BottomSpec, Optimisation
 from interlace.party import Peer
@@ -287,6 +289,16 @@ def test_categories_and_gaps(federate: Any) -> None:
     odd = shop.with_columns(colour=pl.lit("violet"), spend=None)
     new = fed.with_tables({"bank": bank, "shop": odd})
     assert np.isfinite(model.predict_proba(new)).all()
+
+
+def test_class_weights_are_of_classes_as_yaml_reads_them() -> None:
+    plan = LabelPlan.fit(pl.Series("y", ["no", "yes"] * 3), party="bank")
+    y = torch.tensor([0, 1] * 3)
+    weight = Objective.fit(plan, y, {True: 3.0, "no": 2.0}).weight  # `yes: 3`
+    assert weight is not None
+    assert weight.tolist() == [2.0, 3.0]
+    with pytest.raises(JobError, match="party 'bank', column 'y'"):
+        Objective.fit(plan, y, {"never": 3.0})
 
 
 def test_class_weights_move_the_threshold(federate: Any) -> None:

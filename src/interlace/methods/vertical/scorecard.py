@@ -396,17 +396,22 @@ class Scorecard(Method):
 
     def _bad_class(self, fed: Federation) -> int:
         """The number of the class that is bad."""
-        classes = fed.label_plan.classes
+        plan = fed.label_plan
+        classes = plan.classes
         if self.bad is None:
             if classes in ((0, 1), (False, True)):
                 return 1
             raise JobError(
-                "say which of the label's classes is bad, by `bad`: "
-                + " or ".join(map(repr, classes))
+                f"say in the job which class of party '{plan.party}', column '{plan.column}' is "
+                f"bad, by `bad`: {' or '.join(map(repr, classes))}"
             )
-        if self.bad not in classes:
-            raise JobError(f"`bad` is none of the label's classes: {', '.join(map(repr, classes))}")
-        return classes.index(self.bad)
+        bad = plan.place(self.bad)
+        if bad is None:
+            raise JobError(
+                f"`bad` in the job is none of the classes of party '{plan.party}', column "
+                f"'{plan.column}': {', '.join(map(repr, classes))}"
+            )
+        return bad
 
     def _settings(self, people: int) -> CardSettings:
         fine = self.fine_bins if self.binning == "optimal" else self.max_bins
