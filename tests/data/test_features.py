@@ -241,6 +241,14 @@ def test_a_few_values_that_do_not_read_are_gaps_and_told(
     assert not any(text in note for text in ("kWh", "2022-07", "4+"))
 
 
+def test_decimal_commas_that_could_be_something_else_are_told() -> None:
+    plan = fit({"x": [f"{i},{i % 7}" for i in range(99)], "y": range(99)})
+    assert plan.report[0].became == "dropped"
+    assert (plan.report[0].note or "").startswith("these look like decimal commas; for numbers")
+    listed = fit({"x": ["a, b", "c, 1", "1,2", "b"] * 20, "y": range(80)}).report[0]
+    assert listed.note is None
+
+
 def test_columns_of_one_note_stand_together_and_their_line_is_yaml() -> None:
     whole = [1, 2, 3, 2, 1]
     (note,) = column_notes(fit({"# calls": whole, "late (12m)": whole, "a: b": whole}).report)

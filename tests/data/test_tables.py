@@ -97,6 +97,30 @@ def test_codes_keep_their_leading_zeros(tmp_path: Path, separator: str) -> None:
     assert frame["huge"].to_list() == [123456789012345678901, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("values", "read_as"),
+    [
+        (["2442,1", "0,5", "31", "7.25"], [2442.1, 0.5, 31, 7.25]),
+        (["1,05", "0,5", "n/a"], [1.05, 0.5, None]),
+        (["1.234,50", "2.442,1", "1234,5"], [1234.5, 2442.1, 1234.5]),
+        (["1,2", "3", "2,7"], None),  # could be items of a list
+        (["1,050", "2,442", "12"], None),  # could be thousands
+        (["1,234.50", "2442,1"], None),
+        (["1,2,3", "2442,1"], None),
+    ],
+)
+def test_quoted_decimal_commas_between_commas(
+    tmp_path: Path, values: list[str], read_as: list[float | None] | None
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,x\n" + "".join(f'{i},"{v}"\n' for i, v in enumerate(values)))
+    found = read(path, ids=["id"])["x"]
+    if read_as is None:
+        assert found.to_list() == values
+    else:
+        assert found.cast(pl.Float64, strict=False).to_list() == read_as
+
+
 def test_arrays() -> None:
     assert read(np.arange(6).reshape(3, 2)).columns == ["x0", "x1"]
     assert read(np.array([(1, 2.0)], dtype=[("a", int), ("b", float)])).columns == ["a", "b"]

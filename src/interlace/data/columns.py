@@ -68,6 +68,10 @@ _LETTERS = {
     "%#z": "zone",
 }
 _DAY = 86_400_000_000  # in microseconds
+_DECIMAL_COMMAS = (
+    "these look like decimal commas; for numbers write them with a point, or part the file's "
+    "fields by semicolons"
+)
 
 
 class _Plan(BaseModel):
@@ -418,7 +422,9 @@ def _read_text(series: pl.Series) -> Reading:
     lost = known - found[spelling]
     # All may be dates although no one spelling reads them.
     if 2 * rows(functools.reduce(operator.or_, reads.values())) <= known:
-        return Reading(_level_kind(series))
+        commas = values.str.contains(r"^[+-]?\d+,\d+$")
+        decimals = commas.any() and 2 * rows(commas | reads[None]) > known
+        return Reading(_level_kind(series), note=_DECIMAL_COMMAS if decimals else None)
     notes = []
     if found["%d/%m/%Y"] == found[spelling] == found["%m/%d/%Y"]:
         notes.append("day and month could be either way round; read as day/month")

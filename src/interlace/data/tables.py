@@ -297,16 +297,23 @@ def _read_text(path: Path, party: str, file: str, ids: Sequence[str]) -> pl.Data
     )
     numbers = [name for name in whole if not frame[name].str.contains(r"^0[0-9]").any()]
     frame = frame.with_columns(pl.col(name).cast(types[name], strict=False) for name in numbers)
-    return frame if separator == "," else _decimal_commas(frame, ids)
+    return _decimal_commas(frame, ids, proven=separator != ",")
 
 
-def _decimal_commas(frame: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
-    """Where fields are not separated by commas, ``0,5`` is a number as much of Europe writes it.
+# Neither thousands, whose groups have three digits, nor two items of a list.
+_PROOF = r"^[+-]?(\d{4,},\d+|\d+,0\d|\d+,0\d{3,})$"
+
+
+def _decimal_commas(frame: pl.DataFrame, ids: Sequence[str], *, proven: bool) -> pl.DataFrame:
+    """Where fields are not separated by commas, ``0,5`` is a number as much of Europe writes it; in
+    quotes between commas it is one if another value of the column, as ``2442,1`` or ``1,05``,
+    proves that its commas part neither thousands nor items of a list.
 
     Value by value, so that one which is no number leaves the others readable. A column in which a
-    value has several commas is left: they part thousands, or the items of a list. Points may part
-    thousands too, as ``1.234,5`` or ``1.234.567`` in the column proves; where none does, or another
-    value has a point that cannot, ``1.234`` could be either number, and the column is left.
+    value has several commas, or a point after one, is left: they part thousands, or the items of a
+    list. Points may part thousands too, as ``1.234,5`` or ``1.234.567`` in the column proves; where
+    none does, or another value has a point that cannot, ``1.234`` could be either number, and the
+    column is left.
     """
     read = []
     for series in frame:
@@ -315,7 +322,9 @@ def _decimal_commas(frame: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
         text = series.str.strip_chars()
         if not text.str.contains(r"^[+-]?\d+,\d+$").any():
             continue
-        if text.str.contains(r"^[+-]?\d+(,\d+){2,}$").any():
+        if text.str.contains(r"^[+-]?\d+((,\d+){2,}|(,\d{3})+\.\d+)$").any():
+            continue
+        if not (proven or text.str.contains(_PROOF).any()):
             continue
         grouped = text.str.contains(r"^[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?$").fill_null(False)
         if grouped.any():
