@@ -169,6 +169,20 @@ def test_columns_of_one_quantity() -> None:
     assert found.kind == "mixed"
 
 
+def test_ids_that_no_rule_or_only_all_rules_together_make_alike() -> None:
+    one = pl.DataFrame({"id": [f"KD-001 {i:03}" for i in range(30)], "x": range(30)})
+    two = pl.DataFrame({"id": [f"kd-1{i:03}" for i in range(30)], "y": range(30)})
+    rules = {"a": IdRule(columns=["id"]), "b": IdRule(columns=["id"])}
+    (warning,) = inspect_parties({"a": one, "b": two}, rules).warnings
+    assert "a and b: no id rule" in warning
+    assert "inner blanks" in warning
+    one = one.with_columns(id=pl.Series([f"{i:03}x " for i in range(30)]))
+    two = two.with_columns(id=pl.Series([f"{i:03}X" for i in range(30)]))
+    (warning,) = inspect_parties({"a": one, "b": two}, rules).warnings
+    assert "would share 30 more people if leading zeros, letter case and blanks around" in warning
+    assert "case: lower" in warning
+
+
 def test_columns_that_are_nearly_always_zero_are_equal_by_chance() -> None:
     rare, seldom = np.zeros(300), np.zeros(300)
     rare[:4], seldom[-4:] = [3, 1, 2, 5], [2, 2, 1, 4]

@@ -195,9 +195,10 @@ class _Conversation:
         if not shared:
             raise NobodyShared(
                 f"no person of party '{self.active.name}' ({len(self.ids):,} people) is shared "
-                f"with {whom}. Check that the parties' id columns mean the same and that their id "
-                "rules (blanks, case, leading zeros) make the same keys; `interlace inspect` shows "
-                "what each rule would change"
+                f"with {whom}. Check that the parties' id columns mean the same and write a person "
+                "alike: of blanks around ids, letter case and leading zeros `interlace inspect` "
+                "says whether an id rule helps; all else (prefixes, signs, inner blanks) is to be "
+                "made alike in the tables"
             )
 
     def _alignment(

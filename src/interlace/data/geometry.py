@@ -180,7 +180,14 @@ def inspect_parties(
         pair, found = _compare(one, two, warnings)
         pairs.append(pair)
         same += found
-        warnings += _near_misses(one, two)
+        misses = _near_misses(one, two)
+        if pair.kind == "unrelated" and not misses:
+            misses = [
+                f"{one.name} and {two.name}: no id rule (leading zeros, letter case, blanks around "
+                "ids) would make their ids match; where they name the same people, write them "
+                "alike in the tables, prefixes, signs and inner blanks too."
+            ]
+        warnings += misses
     kind, why = _overall(members, pairs, shapes)
     situation = _situation(members, warnings) if kind in ("vertical", "mixed") else None
     return Geometry(
@@ -240,10 +247,12 @@ def _holders(members: Sequence[_Member]) -> dict[bytes, frozenset[int]]:
     return {key: sets[mask] for key, mask in masks.items()}
 
 
+_ALL_FORMS = "leading zeros, letter case and blanks around ids"
 _LOOSER: dict[str, dict[str, str | bool]] = {
     "leading zeros": {"zeros": "strip"},
     "letter case": {"case": "lower"},
     "blanks around ids": {"strip": True},
+    _ALL_FORMS: {"zeros": "strip", "case": "lower", "strip": True},
 }
 
 
@@ -273,7 +282,8 @@ def near_misses(one: Matched, two: Matched) -> list[tuple[str, int]]:
     Their ids have as many columns.
 
     Returns:
-        Differences that keep people apart, in words, each with how many.
+        Differences that keep people apart, in words, each with how many; all of them at once where
+        no single one does.
     """
     sides = (one, two)
     possible = {
@@ -282,15 +292,19 @@ def near_misses(one: Matched, two: Matched) -> list[tuple[str, int]]:
         "blanks around ids": any(keys.report.with_surrounding_blanks for _, _, keys in sides),
     }
     now = _in_both(keys.values for _, _, keys in sides)
-    found = []
-    for what, change in _LOOSER.items():
-        if possible[what]:
-            looser = (
-                make_keys(frame, _tolerant(rule, **change), party="").values
-                for frame, rule, _ in sides
-            )
-            if (gain := _in_both(looser) - now) > 0:
-                found.append((what, gain))
+    tried = [what for what, may in possible.items() if may]
+    if len(tried) > 1:
+        tried.append(_ALL_FORMS)
+    found: list[tuple[str, int]] = []
+    for what in tried:
+        if found and what == _ALL_FORMS:
+            break
+        looser = (
+            make_keys(frame, _tolerant(rule, **_LOOSER[what]), party="").values
+            for frame, rule, _ in sides
+        )
+        if (gain := _in_both(looser) - now) > 0:
+            found.append((what, gain))
     return found
 
 
