@@ -23,7 +23,8 @@ from interlace.sites.account import Account
 from interlace.sites.approval import Approval, Decision
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder, RunFolder, Status
-from interlace.sites.plan import Leaving, Plan
+from interlace.sites.limits import stops
+from interlace.sites.plan import Leaving, Plan, rules_of
 
 Make = Callable[..., PartyFolder]
 
@@ -269,9 +270,9 @@ def test_a_run_that_goes_on_is_charged_again(make_party: Make, contract: Contrac
     shop = make_party("shop", approve=[{"drivers": ["bank"]}], budget={"epsilon": 2.5})
     run = shop.run(contract.run)
     run.keep(contract)
-    plan = Plan(run=run.name, party="shop", leaves={}, epsilon=1.0)
-    (run.path / "plan.json").write_text(plan.model_dump_json())
     policy = shop.read().policy
+    plan = Plan(run=run.name, party="shop", leaves={}, epsilon=1.0, rules=rules_of(policy))
+    (run.path / "plan.json").write_text(plan.model_dump_json())
     approval.approve(shop, run)
     approval.approve(shop, run)  # the same run
     assert Account(shop.root).spent().epsilon == 1.0
@@ -308,6 +309,75 @@ def test_the_privacy_budget_lasts_over_runs(make_party: Make, contract: Contract
     assert "privacy spent" in over.reason
     assert not any(map(str.isdigit, over.reason))  # by runs with others, which are not its affair
     assert Account(shop.root).spent().epsilon == pytest.approx(plan.epsilon)
+
+
+# -- where the policy would stop a run ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bound", "state", "doubts"),
+    [
+        ({"max_bytes": 400_000}, "refused", 1),
+        ({"max_bytes": 4_000_000}, "waiting", 1),
+        ({"max_bytes": 6_000_000}, "waiting", 0),
+        ({"max_bytes_of": {"embedding": 1000}}, "refused", 1),
+        ({"max_bytes_of": {"gradient": 0}}, "waiting", 0),
+        ({"max_requests": 9}, "waiting", 1),
+        ({"max_epsilon": 1.0}, "waiting", 1),
+    ],
+)
+def test_what_the_policy_would_surely_stop_is_refused_and_what_it_may_stop_is_for_a_hand(
+    bound: dict[str, Any],
+    state: str,
+    doubts: int,
+    make_party: Make,
+    contract: Contract,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made_up(folder: PartyFolder, contract: Contract) -> Plan:
+        leaves = {Kind.EMBEDDING: Leaving(messages=10, bytes=5_000_000)}
+        least = {Kind.EMBEDDING: 500_000}
+        return Plan(run=contract.run, party=folder.name, leaves=leaves, least=least, epsilon=2.0)
+
+    monkeypatch.setattr(approval, "plan_of", made_up)
+    shop = make_party("shop", **bound)
+    said = decide(shop, contract)
+    assert said.state == state
+    run = shop.find(None)
+    found = stops(shop.read().policy, made_up(shop, contract), contract)
+    assert [stop.setting for stop in found] == [*bound][:doubts]
+    if state == "refused":
+        assert next(iter(bound)) in said.reason
+        assert "fewer epochs" in said.reason
+        assert not any(map(str.isdigit, said.reason))  # how large its table is, is not told
+        with pytest.raises(Refused, match="nobody can approve"):
+            approval.approve(shop, run)
+        make_party("shop")  # its policy may be changed
+    approval.approve(shop, run)
+    assert decide(shop, contract).state == "approved"
+
+
+@rehearsed
+def test_a_bound_on_single_answers_is_tried_before_anybody_approves(
+    make_party: Make, contract: Contract
+) -> None:
+    shop = make_party("shop", smallest_group=50)
+    said = decide(shop, contract)
+    assert said.state == "refused"
+    assert "`smallest_group`); set another `batch_size`" in said.reason
+    plan = approval.plan_kept(shop.find(None))
+    assert plan is not None
+    assert "does not answer 'forward' for 16 people at once" in plan.stopped
+    run = shop.find(None)
+    make_party("shop", smallest_group=2)
+    approval.approve(shop, run)  # by a plan under the policy as it is now
+    again = approval.plan_kept(run)
+    assert again is not None
+    assert (again.stopped, again.always) == ("", False)
+    logistic = {"name": "logistic", "max_iter": 2, "encryption": "rlwe-strict"}
+    other = Contract.model_validate({**contract.model_dump(), "method": logistic})
+    make_party("shop", encryption=["none"])
+    assert "`encryption`); set an `encryption` of the method" in decide(shop, other).reason
 
 
 # -- signatures -------------------------------------------------------------------------------

@@ -241,6 +241,10 @@ def test_privacy_is_planned_where_guards_claim_it(make_party: Make, contract: Co
     more = plan_of(make_party("shop", guards={"embedding": noise}), longer)
     assert more.epsilon is not None
     assert more.epsilon > guarded.epsilon > 0
+    assert more.short == []
+    few = [{"clip": {"norm": 1.0}}, {"gaussian": {"epsilon": 8.0, "releases": 20}}]
+    (short,) = plan_of(make_party("shop", guards={"embedding": few}), longer).short
+    assert "`releases` of its guard is 20" in short
 
 
 # -- ledgers of two parties --------------------------------------------------------------------

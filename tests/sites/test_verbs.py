@@ -248,6 +248,25 @@ def test_the_kill_switch(call: Any, asked: Any) -> None:
     assert not shop.stopped
 
 
+def test_what_the_policy_would_stop_is_shown_before_anybody_is_asked(
+    call: Any, asked: Any, make_party: Make
+) -> None:
+    shop, run = asked
+    make_party("shop", max_bytes=100_000)
+    for verb in ("plan", "approve"):
+        done = call(verb, run.name, "--party", shop.root, input="n\n")
+        said = " ".join(done.output.split())
+        assert "`max_bytes` of the policy in" in said
+        assert "may stop it: up to 5 MB may leave, and it allows 100 kB. Change that line, or" in said
+        assert "have 'bank' ask for fewer epochs" in said
+    assert "Approve it" in said
+    make_party("shop", partners=["clinic"])
+    done = call("approve", run.name, "--party", shop.root, input="y\n")
+    assert done.exit_code == 2
+    assert "does not train with 'bank'" in done.output
+    assert "Approve it" not in done.output
+
+
 def test_a_policy_that_objects_is_told_in_the_plan(
     call: Any, make_party: Make, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from interlace.cli.console import say, show
+from interlace.cli.plan import show_stops
 from interlace.cli.sites import (
     FolderOption,
     OpenRunArgument,
@@ -16,6 +17,7 @@ from interlace.cli.sites import (
     the_one,
     warn,
 )
+from interlace.errors import Refused
 
 
 def approve(run: OpenRunArgument = None, party: FolderOption = None, yes: Yes = False) -> None:
@@ -25,8 +27,8 @@ def approve(run: OpenRunArgument = None, party: FolderOption = None, yes: Yes = 
 
         interlace approve credit-1a2b3c4d --yes
 
-    Shows what the run is and what it would let out of this party, and asks. The policy has the last
-    word: what it objects to, nobody can approve.
+    Shows what the run is, what it would let out of this party and which lines of its policy would
+    stop that, and asks. The policy has the last word: what it objects to, nobody can approve.
 
     What comes out: an approval, signed with this site's key, which goes to the driver and is kept
     in the run's folder; it stands for exactly this contract.
@@ -40,7 +42,10 @@ def approve(run: OpenRunArgument = None, party: FolderOption = None, yes: Yes = 
     approval.make_sure_open(asked)
     show_contract(asked.contract)
     say("Rehearsing …")
-    show_plan(approval.plan_for(folder, asked))
+    plan = approval.plan_for(folder, asked)
+    show_plan(plan)
+    if why := show_stops(folder, asked.contract, plan):
+        raise Refused(approval.nobody_can(asked, why))
     warn(columns.doubts(folder, asked.contract))
     if not yes:
         confirm(f"Approve it for '{folder.name}'?")

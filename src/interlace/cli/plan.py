@@ -9,11 +9,12 @@ import typer
 from rich.text import Text
 
 from interlace.cli.console import say, show
-from interlace.cli.sites import FolderOption, opened, show_contract, show_plan
+from interlace.cli.sites import FolderOption, opened, show_contract, show_plan, warn
 
 if TYPE_CHECKING:
     from interlace.sites.contract import Contract
     from interlace.sites.folder import PartyFolder
+    from interlace.sites.plan import Plan
 
 
 def plan(
@@ -27,7 +28,8 @@ def plan(
         interlace plan credit-1a2b3c4d
 
     What comes out: for each kind, the most bytes and messages; the privacy claimed; what was
-    assumed; and whether the policy would refuse it. Nothing is written.
+    assumed; which lines of the policy would stop the run, and whether it would be refused. Nothing
+    is written.
 
     Rehearses the job on this machine, this party's table against made-up partners. It takes some
     seconds, and the figures are upper bounds: the run is held to them.
@@ -40,12 +42,27 @@ def plan(
     contract = run.contract if run else contract_of(folder, job)
     show_contract(contract)
     say("Rehearsing …")
-    policy = folder.read().policy
-    why = approval.objection(folder, policy, contract)
     made = approval.plan_for(folder, run) if run else plan_of(folder, contract)
     show_plan(made)
-    if why := why or approval.over_budget(folder, policy, made):
+    if why := show_stops(folder, contract, made):
         show(Text.assemble(("would be refused  ", "bold red"), why))
+
+
+def show_stops(folder: PartyFolder, contract: Contract, made: Plan) -> str | None:
+    """Print where the party's policy would stop a run; gives why nobody can approve it, if so."""
+    from interlace.sites import approval
+    from interlace.sites.limits import stops
+
+    policy = folder.read().policy
+    driver = "" if folder.name == contract.active else f"have '{contract.active}' "
+    for stop in stops(policy, made, contract):
+        would = "would" if stop.surely else "may"
+        text = (
+            f"`{stop.setting}` of the policy in {folder.root / 'party.yaml'} {would} stop it: "
+            f"{stop.why}. Change that line, or {driver}{stop.way_out}"
+        )
+        warn([text])
+    return approval.against(folder, policy, contract, made)
 
 
 def contract_of(folder: PartyFolder, job: Path) -> Contract:

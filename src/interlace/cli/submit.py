@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from interlace.cli.console import say, show
-from interlace.cli.plan import contract_of
+from interlace.cli.plan import contract_of, show_stops
 from interlace.cli.sites import (
     FolderOption,
     Yes,
@@ -20,7 +20,7 @@ from interlace.cli.sites import (
     show_plan,
     warn,
 )
-from interlace.errors import JobError
+from interlace.errors import JobError, Refused
 
 if TYPE_CHECKING:
     from interlace.sites.contract import Contract
@@ -124,7 +124,10 @@ def hand_in(folder: PartyFolder, contract: Contract, *, yes: bool) -> str:
         given = approval.answer_of(run)
         if given is None or given.answer != "approved":
             say("Rehearsing …")
-            show_plan(approval.plan_for(folder, run))
+            plan = approval.plan_for(folder, run)
+            show_plan(plan)
+            if why := show_stops(folder, contract, plan):
+                raise Refused(approval.nobody_can(run, why))
             warn(columns.doubts(folder, contract))
             if not yes:
                 confirm("Approve this for your own party, and ask the others?")

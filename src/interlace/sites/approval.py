@@ -32,7 +32,8 @@ from interlace.sites.account import DAY, Account
 from interlace.sites.columns import unscorable
 from interlace.sites.contract import MOST_PARTIES, Contract
 from interlace.sites.folder import PartyFolder, RunFolder, Status
-from interlace.sites.plan import Plan, compared, plan_of
+from interlace.sites.limits import stops
+from interlace.sites.plan import Plan, compared, plan_of, rules_of
 
 TRY_AGAIN = 300.0  # seconds after which a rehearsal that went wrong is done once more
 
@@ -229,7 +230,7 @@ def _decided(folder: PartyFolder, contract: Contract, submitter: str) -> Decisio
         if why := objection(folder, policy, contract):
             return refuse(folder, run, why)
         plan = plan_for(folder, run)
-        if why := over_budget(folder, policy, plan):
+        if why := against(folder, policy, contract, plan):
             return refuse(folder, run, why)
     except (PolicyError, JobError) as e:
         return refuse(folder, run, str(e))
@@ -248,6 +249,10 @@ def _decided(folder: PartyFolder, contract: Contract, submitter: str) -> Decisio
         if given := answer_of(run):  # by hand, while the plan was made
             return Decision(given.answer, given.reason, given)
         if not all(_why_not(rule, folder, contract, plan) for rule in policy.approve):
+            for stop in stops(policy, plan, contract):  # nobody is there to be asked
+                log.warning(
+                    "`%s` of the policy may stop '%s': %s", stop.setting, run.name, stop.why
+                )
             try:
                 return _approved(folder, run, policy, plan, "standing rule")
             except Refused as e:  # another run has just used up what was left
@@ -280,13 +285,18 @@ def _approved(
     by: Literal["hand", "standing rule"],
 ) -> Decision:
     """Approve a run while nobody else counts."""
-    if why := objection(folder, policy, run.contract) or over_budget(folder, policy, plan):
-        raise Refused(f"{why}; nobody can approve '{run.name}' while the policy says so")
+    if why := against(folder, policy, run.contract, plan):
+        raise Refused(nobody_can(run, why))
     # In this order: a crash between the two leaves a charge without a run, not the reverse.
     Account(folder.root).charge(run.name, plan.epsilon or 0.0, plan.delta)
     approval = _keep(folder, run, "approved", by, "")
     run.note(Status(state="approved", doing=f"approved by {by}"))
     return Decision("approved", "", approval)
+
+
+def nobody_can(run: RunFolder, why: str) -> str:
+    """What whoever wants to approve a run is told that the policy objects to."""
+    return f"{why}; nobody can approve '{run.name}' while the policy says so"
 
 
 def charge_again(folder: PartyFolder, run: RunFolder, policy: Policy, plan: Plan) -> None:
@@ -363,20 +373,42 @@ def plan_kept(run: RunFolder) -> Plan | None:
 
 
 def plan_for(folder: PartyFolder, run: RunFolder) -> Plan:
-    """The disclosure plan of a run, made once and then kept.
+    """The disclosure plan of a run, made once and then kept; until the run is approved it is made
+    anew where the policy has come to allow something else.
 
     Raises:
         Refused: people are to be scored, and the party's table is not one that the models can read.
     """
     with (run.path / ".plan").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the site and a person may ask for it at once
-        plan = plan_kept(run)
-        if plan is None:
+        plan, given = plan_kept(run), answer_of(run)
+        approved = given is not None and given.answer == "approved"
+        if plan is None or not (approved or plan.rules == rules_of(folder.read().policy)):
             if why := unscorable(folder, run.contract):
                 raise Refused(why)
             plan = plan_of(folder, run.contract)
             write_whole(run.path / "plan.json", plan.model_dump_json(indent=1).encode())
     return plan
+
+
+def against(folder: PartyFolder, policy: Policy, contract: Contract, plan: Plan) -> str | None:
+    """Why nobody can approve a run while the party's policy is as it is, or ``None``.
+
+    The driver reads it: it tells nothing of the plan's figures.
+    """
+    return (
+        objection(folder, policy, contract)
+        or over_budget(folder, policy, plan)
+        or next(
+            (
+                f"its policy would stop it (`{stop.setting}`); {stop.way_out}, or have "
+                f"'{folder.name}' change that line"
+                for stop in stops(policy, plan, contract)
+                if stop.surely
+            ),
+            None,
+        )
+    )
 
 
 def objection(folder: PartyFolder, policy: Policy, contract: Contract) -> str | None:
@@ -488,7 +520,10 @@ def over_budget(
     epsilon, delta = spent.epsilon + plan.epsilon, spent.delta + plan.delta
     if not (epsilon <= policy.budget.epsilon and delta <= policy.budget.delta):
         # The driver reads this: how much is spent, and by runs with others, is not its affair.
-        return "it would take the privacy spent in all runs beyond the `budget` of its policy"
+        return (
+            "it would take the privacy spent in all runs beyond the `budget` of its policy; ask "
+            "for fewer epochs or `seeds`, or for more noise there"
+        )
     return None
 
 
@@ -502,7 +537,7 @@ def _why_not(rule: Standing, folder: PartyFolder, contract: Contract, plan: Plan
         return "purposes"
     if rule.kinds is not None and not set(plan.leaves) <= rule.kinds:
         return "kinds"
-    if rule.max_bytes is not None and not (plan.capped and plan.bytes <= rule.max_bytes):
+    if not plan.within(rule.max_bytes):
         return "max_bytes"
     if contract.scores and contract.scores.people > (rule.max_people or 0):
         return "max_people"

@@ -6,7 +6,8 @@ have as many columns and hold all its people, then half of them and as many othe
 the two counts. The rehearsal is of one epoch (round, tree), then of two;
 since every further one sends what the second sent beside the first, the run's whole length follows
 by a straight line. Of a large table a part is rehearsed, in two sizes, and the rest follows by a
-line too.
+line too. Where the policy bounds single answers, one more rehearsal keeps to it, so that what it
+would stop is known before anybody approves the run.
 
 What is assumed is said with the plan. It needs no faith: at the party's boundary the plan is a
 limit (:meth:`Plan.applied`), and what would go beyond it is refused.
@@ -14,12 +15,15 @@ limit (:meth:`Plan.applied`), and what would go beyond it is refused.
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +40,7 @@ from interlace.boundary.guards import build_guard, chain
 from interlace.boundary.guards.noise import Gaussian, Laplace
 from interlace.data.ids import IdRule
 from interlace.engines import InProcess
-from interlace.errors import JobError
+from interlace.errors import InterlaceError, JobError
 from interlace.job.spec import Job, MethodChoice, PartyFile
 from interlace.methods import Method
 from interlace.methods.catalogue import accepted, build_method, entry, is_horizontal
@@ -46,6 +50,10 @@ from interlace.sites.contract import Contract, Scoring
 from interlace.sites.folder import PartyFolder
 
 ROWS = 1024  # of a larger table so many are rehearsed, and half as many
+# Of a policy: what bounds single answers. So many rows of a larger table show whether that stops a
+# run, since with more no method's batches grow.
+OF_ONE_ANSWER = ("max_rows", "smallest_group", "min_bin_rows", "encryption")
+TRIED = 2**14
 # Settings that say how long a training is.
 LENGTHS = (
     "epochs",
@@ -109,7 +117,10 @@ class Plan(BaseModel):
     ``epsilon`` bounds, with ``delta``, what the run tells of one person, all receivers, kinds and
     trainings added up; ``None`` where kinds (``without_claim``) leave without such a bound.
     ``assumed`` says what the figures rest on. ``people`` is how many answers may be about, where
-    people are scored.
+    people are scored. ``least`` is what left in the shortest rehearsal, by kind. ``stopped`` says
+    how the policy's bounds on single answers stopped a rehearsal, ``always`` whether they did
+    however many people were shared; ``short`` which guards allow fewer releases than the run may
+    take. ``rules`` stands for what of the policy the plan rests on.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -124,11 +135,20 @@ class Plan(BaseModel):
     guards: dict[Kind, str] = Field(default_factory=dict)
     assumed: list[str] = Field(default_factory=list)
     people: int | None = None
+    least: dict[Kind, int] = Field(default_factory=dict)
+    stopped: str = ""
+    always: bool = False
+    short: list[str] = Field(default_factory=list)
+    rules: str = ""
 
     @property
     def bytes(self) -> int:
         """All kinds together."""
         return sum(leaving.bytes for leaving in self.leaves.values())
+
+    def within(self, most: int | None) -> bool:
+        """Whether it is sure that no more bytes leave."""
+        return most is None or (self.capped and self.bytes <= most)
 
     def applied(self, policy: Policy, *, again: bool = False) -> Policy:
         """The policy, made as narrow as the plan: its kinds, and its bytes of each.
@@ -153,6 +173,14 @@ class Plan(BaseModel):
                 for kind, leaving in self.leaves.items()
             }
         return policy.model_copy(update=changes)
+
+
+def rules_of(policy: Policy) -> str:
+    """What stands for all of a policy that a plan rests on, so that another plan is made when it
+    changes; what else the policy says, the plan is compared with."""
+    of = {"allow", "allow_also", "guards", *OF_ONE_ANSWER}
+    text = json.dumps(policy.model_dump(include=of), sort_keys=True, default=sorted)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def compared(contract: Contract) -> list[MethodChoice]:
@@ -203,20 +231,23 @@ class _Rehearsal:
             allow=file.policy.allow, allow_also=file.policy.allow_also, guards=file.policy.guards
         )
         self.file = file.model_copy(update={"policy": policy, "secret": None})
+        self.rules = rules_of(file.policy)
+        self.bounds = {n: bound for n in OF_ONE_ANSWER if (bound := getattr(file.policy, n))}
+        self.least: dict[Kind, int] = {}
         needed = name == contract.active or self.horizontal
         self.party = runner.make_party(name, self.file, label_needed=needed)
         self.choices = [contract.method, *compared(contract)]
         self.runs = 0
-        if self._memory() > _memory() / SHARE:
+        most = len(self.party) if self.horizontal else min(len(self.party), ROWS)
+        if self._memory(most) > _memory() / SHARE:
             # The driver reads this: how large the table is, is not its affair.
             raise JobError(
                 f"to rehearse it would take too much of the memory of '{name}'; ask for fewer "
                 "parties, narrower layers, or fewer bins, clusters or trees side by side"
             )
 
-    def _memory(self) -> int:
+    def _memory(self, rows: int) -> int:
         """Bytes that a rehearsal takes, about, known before it takes any."""
-        rows = len(self.party) if self.horizontal else min(len(self.party), ROWS)
         columns = max(1, len(self.party.columns))
         wide = [columns]
         for choice in self.choices:
@@ -263,8 +294,30 @@ class _Rehearsal:
             capped=not self.blind,
             guards=self._guards(leaves),
             assumed=self._assumed(whole),
+            least=self.least,
+            rules=self.rules,
+            **self._within_bounds(),
             **privacy,
         )
+
+    def _within_bounds(self) -> dict[str, Any]:
+        """How the policy's bounds on single answers stop a rehearsal, if they do."""
+        rows = len(self.party) if self.horizontal else min(len(self.party), TRIED)
+        if not self.bounds or self._memory(rows) > _memory() / SHARE:
+            return {}
+        bounded = copy.copy(self)
+        policy = self.file.policy.model_copy(update=self.bounds)
+        bounded.file = self.file.model_copy(update={"policy": policy})
+        bounded.scratch = self.scratch / "bounded"
+        bounded.scratch.mkdir()
+        shares = [1.0] if self.horizontal else [1.0, 0.5]
+        stopped = []
+        for shared in shares:
+            try:
+                bounded._rehearse(rows, shared, {})
+            except InterlaceError as e:
+                stopped.append(str(e))
+        return {"stopped": next(iter(stopped), ""), "always": len(stopped) == len(shares)}
 
     def _guards(self, leaves: Mapping[Kind, Leaving]) -> dict[Kind, str]:
         """What stands on the kinds that leave."""
@@ -291,6 +344,7 @@ class _Rehearsal:
     ) -> tuple[dict[tuple[str, Kind], Counts], dict[str, Claim]]:
         """The same, if partners held such a share of the people."""
         base = self._rehearse(rows, shared, {})
+        self._note_least(base)
         sent = {key: found.copy() for key, found in base.sent.items()}
         claims = dict(base.claims)
         for name in {n for choice in self.choices for n in self._lengths(choice)}:
@@ -307,6 +361,14 @@ class _Rehearsal:
                 more = (np.array(claim) - np.array(first)).clip(min=0) * (longest - 1)
                 claims[guard] = Claim(*(np.array(claims.get(guard, first)) + more).tolist())
         return sent, claims
+
+    def _note_least(self, point: _Point) -> None:
+        """Note what a rehearsal sent, if none was as short."""
+        sent: dict[Kind, int] = defaultdict(int)
+        for (_, kind), found in point.sent.items():
+            sent[kind] += int(found[1])
+        if not self.least or sum(sent.values()) < sum(self.least.values()):
+            self.least = dict(sent)
 
     def _told(self) -> int:
         """How often this party tells, or is told, how the run goes."""
@@ -416,11 +478,17 @@ class _Rehearsal:
         if self.name == self.contract.active and self.contract.scores is None:
             due.discard(Kind.ROW_SELECTION)  # batches are drawn at random, not from the data
         epsilon = delta = 0.0
+        short = []
         for whose, claim in claims.items():
             kind = Kind(whose.split(" to ")[0])
             for guard in chain(*map(build_guard, self.file.policy.guards[kind])).guards:
                 if isinstance(guard, Gaussian | Laplace) and whose.endswith(guard.label):
                     most = min(claim.releases, guard.releases or claim.releases)
+                    if most < claim.releases:
+                        short.append(
+                            f"{kind} may be due {math.ceil(claim.releases):,} times of one person, "
+                            f"and `releases` of its guard is {guard.releases:,}"
+                        )
                     due.discard(kind)
                     if isinstance(guard, Gaussian):
                         counts = torch.tensor([math.ceil(most)])
@@ -434,6 +502,7 @@ class _Rehearsal:
             "epsilon": None if due else epsilon * trainings,
             "delta": delta * trainings,
             "without_claim": sorted(due),
+            "short": short,
         }
 
     def _assumed(self, whole: bool) -> list[str]:
@@ -523,6 +592,8 @@ class _Scores(_Rehearsal):
             leaves=leaves,
             guards=self._guards(leaves),
             people=self.answers * asked if passive else None,
+            least=self.least,
+            rules=self.rules,
             assumed=[
                 *_how_scored(scores),
                 f"with {MARGIN - 1:.0%} and {FRAME // 1024} KiB a kind added",
