@@ -47,6 +47,9 @@ MEASURES: dict[str, Measure] = {
         "KS", True, "the widest gap between the scores' distributions with and without it", 0, 1
     ),
     "accuracy": Measure("Accuracy", True, "share of people whose prediction is right", 0, 1),
+    "balanced_accuracy": Measure(
+        "Balanced accuracy", True, "mean over the classes of the share predicted rightly", 0, 1
+    ),
     "average_precision": Measure(
         "Average precision", True, "mean precision over all levels of recall", 0, 1
     ),

@@ -13,6 +13,7 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from interlace import Federation
@@ -25,6 +26,9 @@ from interlace.methods.horizontal import (
     HorizontalTrees,
 )
 from interlace.methods.horizontal.kmeans import KMeansSide
+from interlace.methods.horizontal.method import by_client
+from interlace.methods.horizontal.side import figures
+from interlace.methods.objective import Objective
 
 Make = Callable[..., Federation]
 
@@ -78,6 +82,28 @@ def test_many_classes_are_told_apart(build: Make, digits: Make) -> None:
     due.fit(x, pooled["digit"].to_numpy())
     found = torch.softmax(torch.tensor(x) @ model.weights_[:, :-1].T + model.weights_[:, -1], 1)
     np.testing.assert_allclose(found, due.predict_proba(x), atol=1e-4)
+    told = model.evaluate(fed)
+    assert told["pooled"]["balanced_accuracy"] == pytest.approx(
+        balanced_accuracy_score(pooled["digit"], found.argmax(1))
+    )
+
+
+def test_of_a_class_of_few_rows_a_client_says_nothing() -> None:
+    """Nor of the only other one, whose figures would give it away."""
+    y = torch.tensor([0] * 6 + [1] * 4)
+    logits = torch.nn.functional.one_hot(torch.tensor([0] * 5 + [1] * 5), 3).float()
+    few = figures(logits[:, :2], y, Objective("binary", 2))
+    assert few["hits"] == 9
+    assert [few[f"{what} {c}"] for what in ("rows", "hits") for c in (0, 1)] == [0, 0, 0, 0]
+    assert "balanced_accuracy" not in by_client({"few": few})["pooled"]
+    more = figures(logits[:, :2].repeat(2, 1), y.repeat(2), Objective("binary", 2))
+    found = by_client({"few": few, "more": more})
+    assert found["pooled"]["balanced_accuracy"] == pytest.approx((10 / 12 + 1) / 2)
+    assert found["pooled"]["accuracy"] == pytest.approx(27 / 30)
+    y[:2] = 2  # four and two of the others: that there are six of them may be known
+    logits, y = torch.cat([logits, logits[:1]]), torch.cat([y, y[2:3]])
+    three = figures(logits, y, Objective("multiclass", 3))
+    assert [three[f"rows {c}"] for c in range(3)] == [5, 0, 0]
 
 
 def test_a_client_of_fewer_rows_than_columns_keeps_its_squares(build: Make) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -44,6 +45,10 @@ def pooled(answers: dict[str, dict[str, float]]) -> dict[str, float]:
     out = {"rows": rows, "loss": total["loss"] / rows}
     if "hits" in total:
         out["accuracy"] = total["hits"] / rows
+        classes = [key.removeprefix("rows ") for key in total if key.startswith("rows ")]
+        if all(total[f"rows {c}"] for c in classes):
+            shares = (total[f"hits {c}"] / total[f"rows {c}"] for c in classes)
+            out["balanced_accuracy"] = fmean(shares)
     if "squared_error" in total:
         spread = total["squares"] - total["sum"] ** 2 / rows
         out["rmse"] = math.sqrt(total["squared_error"] / rows)
@@ -161,9 +166,11 @@ class HorizontalMethod(Method):
     # -- how good it is -------------------------------------------------------------------------
 
     def evaluate(self, federation: Federation, part: Part = "all") -> dict[str, dict[str, float]]:
-        """Loss and accuracy (R² and RMSE for a regression) by client, and ``pooled`` over all.
+        """Loss, accuracy and balanced accuracy (R² and RMSE for a regression) by client, and
+        ``pooled`` over all.
 
-        Each client scores its own rows and sends sums; fewer than five rows say nothing.
+        Each client scores its own rows and sends sums; fewer than five rows, or five of a class,
+        say nothing. Without rows of every class there is no balanced accuracy.
 
         Args:
             federation: The one it was fitted on, or new tables of the same parties

@@ -293,14 +293,23 @@ def objective_of(label: LabelPlan, scaling: Tensor) -> Objective:
 
 
 def figures(logits: Tensor, y: Tensor, objective: Objective) -> dict[str, float]:
-    """Sums over rows: of the loss, and of hits or, for a regression, of squares."""
+    """Sums over rows: of the loss, and of hits or, for a regression, of squares; of each class the
+    rows and the hits, where these are of :data:`FEWEST` rows or more, and the rest is too."""
     out = {"rows": float(len(y)), "loss": objective.loss(logits, y).item() * len(y)}
     if objective.task == "regression":
         error = logits[:, 0].double() * objective.scale + objective.centre - y
         out["squared_error"] = float(error.square().sum())
         out["sum"], out["squares"] = float(y.double().sum()), float(y.double().square().sum())
     else:
-        out["hits"] = float((logits.argmax(1) == y).sum())
+        hits = logits.argmax(1) == y
+        out["hits"] = float(hits.sum())
+        rows = torch.bincount(y, minlength=objective.outputs)
+        told = rows >= FEWEST
+        if 0 < rows[~told].sum() < FEWEST:  # who knows the other classes knows the rest by it
+            told[:] = False
+        for c in range(objective.outputs):
+            out[f"rows {c}"] = float(rows[c]) if told[c] else 0.0
+            out[f"hits {c}"] = float(hits[y == c].sum()) if told[c] else 0.0
     return out
 
 
