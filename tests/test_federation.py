@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from interlace import Federation, Party, SplitVFL
+from interlace import FedAvg, Federation, LogisticRegression, MixedVFL, Party, SplitVFL
 from interlace.boundary import Kind, Slot
 from interlace.errors import (
     AlignmentError,
@@ -19,6 +20,7 @@ from interlace.errors import (
     NobodyShared,
     PolicyError,
 )
+from interlace.methods import Method
 from interlace.party import PassiveSide, operation
 
 
@@ -139,6 +141,13 @@ def test_one_person_shared() -> None:
         SplitVFL().fit(fed)
 
 
+@pytest.mark.parametrize("method", [SplitVFL, LogisticRegression, FedAvg, MixedVFL])
+def test_fit_says_what_it_takes(method: Callable[[], Method], three: Federation) -> None:
+    for wrong in (three.active, three.active.frame):
+        with pytest.raises(JobError, match=r"fit` takes a Federation, not a (Party|DataFrame)"):
+            method().fit(wrong)
+
+
 def test_a_view_names_people_there_are(three: Federation) -> None:
     for rows in ([-1], [3]):
         with pytest.raises(InterlaceError, match="outside of the 3 people"):
@@ -152,7 +161,7 @@ def test_parties_that_do_not_make_a_federation() -> None:
         Federation.simulate([bank])
     with pytest.raises(JobError, match="two parties are called 'bank'"):
         Federation.simulate([bank, bank])
-    with pytest.raises(JobError, match="none has a label"):
+    with pytest.raises(JobError, match=r"none has a label.* give its party `label:`"):
         Federation.simulate([shop, Party("other", people("a", z=[1]))])
     with pytest.raises(JobError, match="bank, bank2 have labels"):
         Federation.simulate([bank, Party("bank2", people("a", "b", x=[1, 2], y=[0, 1]), label="y")])
@@ -232,5 +241,8 @@ def test_people_are_held_out_without_a_label_too() -> None:
         fed.split(0.2)
     lab = people("p0", "p1", "p2", w=[1.0, 2.0, 3.0])
     parties = [Party("bank", bank), Party("shop", shop), Party("lab", lab)]
-    with pytest.raises(AlignmentError, match="too few to hold some out"):
+    with pytest.raises(AlignmentError, match=r"too few to hold some out. Leave out a partner"):
         Federation.simulate(parties, active="bank").split(0.2, labelled=False)
+    two = [parties[0], Party("lab", people("p0", "q1", w=[1.0, 2.0]))]
+    with pytest.raises(AlignmentError, match=r"too few to hold some out. Check the id rules"):
+        Federation.simulate(two, active="bank").split(0.2, labelled=False)

@@ -134,7 +134,12 @@ class Federation:
             if len(holders) != 1:
                 raise JobError(
                     "say which party is active: "
-                    + (f"{', '.join(holders)} have labels" if holders else "none has a label")
+                    + (
+                        f"{', '.join(holders)} have labels"
+                        if holders
+                        else "none has a label. If one is to be learnt, give its party `label:`, "
+                        "the column's name"
+                    )
                 )
             active = holders[0]
         if active not in names:
@@ -323,16 +328,15 @@ class Federation:
             pool = pool.labelled()
         elif len(pool.rows) < 2:
             raise AlignmentError(
-                f"{len(pool.rows)} people are held by all parties, too few to hold some out; leave "
-                "out a partner who shares few, or check the id rules with `interlace inspect`"
+                f"{len(pool.rows)} people are held by all parties, too few to hold some out. "
+                f"{self._more_shared}"
             )
         if not len(pool.rows):
             held_by_some = len(self.shared(partial=True).labelled().rows)
             raise AlignmentError(
                 "0 shared people with a label are too few to learn from: of party "
                 f"'{self.active.name}', {held_by_some:,} with a label are held by some partner "
-                "and none by all. Leave out a partner who shares few people, or check the id "
-                "rules with `interlace inspect`"
+                f"and none by all. {self._more_shared}"
             )
         if len(pool.rows) == 1:
             raise AlignmentError(
@@ -364,6 +368,14 @@ class Federation:
             self.view(np.setdiff1d(self.rows, held), np.union1d(self.held_out, held)),
             self.view(held),
         )
+
+    @property
+    def _more_shared(self) -> str:
+        """The way out where too few people are shared."""
+        several = (
+            "Leave out a partner who shares few people, or check" if self.passive[1:] else "Check"
+        )
+        return f"{several} the id rules with `interlace inspect`"
 
     def with_tables(self, tables: Mapping[str, Any]) -> Self:
         """The same organisations and what they have learnt, with new people.

@@ -257,7 +257,9 @@ def test_what_the_policy_would_stop_is_shown_before_anybody_is_asked(
         done = call(verb, run.name, "--party", shop.root, input="n\n")
         said = " ".join(done.output.split())
         assert "`max_bytes` of the policy in" in said
-        assert "may stop it: up to 5 MB may leave, and it allows 100 kB. Change that line, or" in said
+        assert (
+            "may stop it: up to 5 MB may leave, and it allows 100 kB. Change that line, or" in said
+        )
         assert "have 'bank' ask for fewer epochs" in said
     assert "Approve it" in said
     make_party("shop", partners=["clinic"])

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, wraps
 from hashlib import blake2b
 from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
@@ -80,6 +80,23 @@ def _adapters(make: type) -> dict[str, TypeAdapter[Any]]:
     return out
 
 
+def _of_a_federation(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """A method's ``fit`` that says what to give it, where it is given a party or a table."""
+
+    @wraps(fit)
+    def checked(self: Any, federation: Federation, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(federation, Federation):
+            raise JobError(
+                f"`{type(self).__name__}.fit` takes a Federation, not a "
+                f"{type(federation).__name__}: make one of all parties, as in "
+                "`Federation.simulate([bank, shop])`, and give `fit` that or a view of it, as "
+                "`train` of `train, test = federation.split()`"
+            )
+        return fit(self, federation, *args, **kwargs)
+
+    return checked
+
+
 class Method(BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator over a federation: hyper-parameters in the constructor, ``fit`` learns.
 
@@ -101,6 +118,11 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
     label_plan_: LabelPlan
     history_: list[Epoch]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "fit" in vars(cls):
+            cls.fit = _of_a_federation(cls.fit)  # type: ignore[method-assign]
+
     @abstractmethod
     def fit(
         self,
@@ -120,6 +142,7 @@ class Method(BaseEstimator, ABC):  # type: ignore[misc]
         Raises:
             DataError: labels or columns are not usable.
             AlignmentError: too few people are shared.
+            JobError: it is given something else than a federation.
         """
 
     @abstractmethod

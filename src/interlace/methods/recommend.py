@@ -93,10 +93,10 @@ RULES: tuple[Rule, ...] = (
 def recommend(s: Situation) -> Recommendation:
     """The method for parties that share people, with the reason in words."""
     if s.shared < 2:
-        reason = (
-            f"{in_numbers(s)}: what could be advised needs people with a label whom every party "
-            "holds; leave a party out, so that the others share some"
-        )
+        whom = "both parties hold; check the id columns, and whose label is known"
+        if len(s.unlabelled) > 2:
+            whom = "every party holds; leave a party out, so that the others share some"
+        reason = f"{in_numbers(s)}: what could be advised needs people with a label whom {whom}"
         if s.partly:
             reason += (
                 ", or name a method that makes do with people whom some partners hold: "
