@@ -136,6 +136,9 @@ def test_a_rare_level_has_no_code_of_its_own() -> None:
     plan, out = transform(["a"] * 2000 + ["b"] * 1000 + ["c", "d"])
     assert plan.spec.cardinalities == (1 + 2 + 2,)
     assert set(out[-2:, 0].tolist()) <= {3.0, 4.0}
+    assert "share 2 codes" in (plan.report[0].note or "")
+    alone, _ = transform(["a"] * 2000 + ["b"] * 1000 + ["c"])
+    assert alone.report[0].note is None, "one level shares its code with none"
 
 
 def test_text_that_differs_in_every_row_is_left_out_unless_named() -> None:

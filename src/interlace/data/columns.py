@@ -603,7 +603,7 @@ def _fit_category(series: pl.Series, *, text: bool) -> tuple[CategoryColumn | No
         gaps=gaps,
         levels=distinct,
         note=f"its rare levels share {plan.buckets} codes, so some count as one"
-        if others
+        if others > 1
         else None,
     )
 
