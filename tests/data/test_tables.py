@@ -181,6 +181,8 @@ def test_a_missing_column_suggests_the_nearest() -> None:
     assert (error.column, error.problem) == ("ID_", "the table has no id column of this name")
     assert "Did you mean 'id'?" in str(error)
     assert "'id', 'age', 'town'" in str(refused(FRAME, columns=["zzzzzz"]))
+    german = pl.DataFrame({"customer": [1], "one": ["yes"]})
+    assert "The columns here are 'customer', 'one'." in str(refused(german, ids=["kunde"]))
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,10 @@ def test_a_party_from_any_table(table: object) -> None:
 
 def test_columns_are_those_named() -> None:
     assert Party("bank", COLUMNS, columns=["y"]).columns == ["y"]
-    with pytest.raises(DataError, match="party 'bank', column 'z': the table has no such column"):
+    with pytest.raises(DataError, match="party 'bank', column 'z': the table has no column of thi"):
         Party("bank", COLUMNS, columns=["z"])
+    with pytest.raises(DataError, match=r"column 'agee': .* Did you mean 'age'\?"):
+        Party("bank", {"id": [1], "age": [2]}, columns=["agee"])
     with pytest.raises(DataError, match="column 'lable'"):
         Party("bank", COLUMNS, label="lable")
     with pytest.raises(DataError, match="column 'y': the label is named among the columns"):

@@ -12,7 +12,7 @@ import yaml
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like ``name``, letter case ignored; ``None`` when none is alike."""
     by_lower = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from interlace.boundary import Policy
 from interlace.data.ids import IdRule, id_line
+from interlace.data.suggest import did_you_mean
 from interlace.data.tables import source_name
 from interlace.errors import JobError
 from interlace.files import write_whole
@@ -129,7 +131,7 @@ class Job(BaseModel):
     )
     compare: list[MethodChoice] | Literal["all", "none"] = Field(
         default="all",
-        description="Baselines beside it: a list of names, `all` that fit, or `none`.",
+        description="Baselines beside it: a name or a list of names, `all` that fit, or `none`.",
     )
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(
         default=[0, 1, 2],
@@ -159,6 +161,15 @@ class Job(BaseModel):
         description="Hours that a run over sites waits for an approval, or for a partner that is "
         "away, before it ends in a state that can go on.",
     )
+
+    @field_validator("compare", mode="before")
+    @classmethod
+    def _names(cls, compare: Any) -> Any:
+        if compare in ("all", "none") or isinstance(compare, list):
+            return compare
+        if isinstance(compare, str | dict | MethodChoice):
+            return [compare]
+        raise ValueError("a name, a list of names, `all` or `none` is due")
 
     @field_validator("seeds")
     @classmethod
@@ -240,7 +251,7 @@ def read_job(path: Path) -> Job:
     try:
         return Job.model_validate(data)
     except ValidationError as e:
-        raise JobError(_readable(e, path, files)) from e
+        raise JobError(_readable(e, Job, path, files)) from e
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -258,7 +269,7 @@ def read_party_file(path: Path) -> PartyFile:
     try:
         return PartyFile.model_validate(data)
     except ValidationError as e:
-        raise JobError(_readable(e, path, {})) from e
+        raise JobError(_readable(e, PartyFile, path, {})) from e
 
 
 def read_public(path: Path, model: type[M], **more: Any) -> M:
@@ -289,7 +300,7 @@ def read_public(path: Path, model: type[M], **more: Any) -> M:
     try:
         return model.model_validate(public | {k: v for k, v in more.items() if v is not None})
     except ValidationError as e:
-        raise JobError(_readable(e, path, {})) from e
+        raise JobError(_readable(e, model, path, {})) from e
 
 
 def _has_table(file: Any) -> bool:
@@ -385,20 +396,25 @@ def _wrong(error: yaml.YAMLError) -> str:
 _ID_OPTIONS = IdRule.model_fields.keys() - PartyFile.model_fields.keys()
 
 
-def _readable(error: ValidationError, job: Path, files: dict[str, Path]) -> str:
+def _readable(
+    error: ValidationError, model: type[BaseModel], job: Path, files: dict[str, Path]
+) -> str:
     """All complaints, one a clause, each with the field's path and the file where that changes.
 
     Args:
         error: What is wrong.
+        model: What was to be read.
         job: The job's file.
         files: The parties' files, of those that have one of their own.
     """
-    clauses, last = [], None
+    said, last = "", None
     for e in error.errors():
+        if e["type"] == "literal_error" and isinstance(e["input"], list):
+            continue  # what is wrong in the list is told by itself
         loc, file = e["loc"], job
         if len(loc) > 2 and loc[0] == "parties" and loc[1] in files:
             file, loc = files[str(loc[1])], loc[2:]
-        where = ".".join(str(p) for p in loc) or "the file"
+        where = ".".join(str(p) for p in loc if "[" not in str(p)) or "the file"
         text = e["msg"].removeprefix("Value error, ")
         if e["type"] == "extra_forbidden":
             text = "there is no such field"
@@ -406,7 +422,30 @@ def _readable(error: ValidationError, job: Path, files: dict[str, Path]) -> str:
             if e["loc"][:1] == ("parties",) and len(e["loc"]) == 3 and name in _ID_OPTIONS:
                 line = id_line(["cust_no"], **{str(name): e["input"]})
                 text = f"`{name}` belongs inside `id:`, as in {line}"
+            elif known := _fields(model, e["loc"][:-1]):
+                text += f". {did_you_mean(str(name), known, what='fields')}"
         start = "" if file == last else f"{file}: "
-        clauses.append(f"{start}`{where}`: {text[:1].lower()}{text[1:]}")
+        end = "" if not said else " " if said.endswith((".", "?")) else "; "
+        said += f"{end}{start}`{where}`: {text[:1].lower()}{text[1:]}"
         last = file
-    return "; ".join(clauses)
+    return said
+
+
+def _fields(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """The fields that may stand at a place of a job or party file, if it has fields."""
+    parts = iter(path)
+    for part in parts:
+        field = model.model_fields.get(str(part))
+        inner = _model_in(field.annotation) if field is not None else None
+        if field is None or inner is None:
+            return []
+        if get_origin(field.annotation) is dict:
+            next(parts, None)  # the name of one of them
+        model = inner
+    return list(model.model_fields)
+
+
+def _model_in(kind: Any) -> type[BaseModel] | None:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next(filter(None, map(_model_in, get_args(kind))), None)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from interlace.boundary import Boundary, Ledger, Message, Policy
 from interlace.data.columns import Reading, read_columns
 from interlace.data.ids import IdRule, Keys, make_keys, no_keys
-from interlace.data.tables import read_table, source_name
+from interlace.data.tables import missing_column, read_table, source_name
 from interlace.errors import (
     AlignmentError,
     DataError,
@@ -146,13 +146,8 @@ class Party:
             wanted = [c for c in self.frame.columns if c not in special]
         for column in (*wanted, *self.labels_columns, *self.categories):
             if column not in self.frame.columns:
-                raise DataError(
-                    "the table has no such column",
-                    party=self.name,
-                    file=self.file,
-                    column=column,
-                    way_out=f"It has: {', '.join(self.frame.columns[:20])}",
-                )
+                there = self.frame.columns
+                raise missing_column(column, there, party=self.name, file=self.file)
         for column in self.labels_columns:
             if column in wanted:
                 raise DataError(
