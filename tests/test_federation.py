@@ -107,6 +107,17 @@ def test_of_few_people_some_of_every_class_are_held_out(
         assert np.bincount(train.y, minlength=2).tolist() == trained
 
 
+@pytest.mark.parametrize("test", [0.999, 0.001, 100])
+def test_a_share_that_leaves_too_few_is_told_in_words(test: float) -> None:
+    ids = [f"p{i}" for i in range(40)]
+    bank = Party("bank", {"id": ids, "x": range(40), "y": [0, 1] * 20}, label="y")
+    fed = Federation.simulate([bank, Party("shop", {"id": ids, "z": range(40)})])
+    told = f"40 shared people with a label are too few for `test: {test}`, .* of each class to le"
+    with pytest.raises(AlignmentError, match=told) as caught:
+        fed.split(test)
+    assert "n_samples" not in str(caught.value)
+
+
 def test_too_few_people_to_hold_some_out() -> None:
     bank, shop = people("a", "b", x=[1, 2], y=[0, 1]), people("a", "b", z=[1, 2])
     fed = Federation.simulate([Party("bank", bank, label="y"), Party("shop", shop)])

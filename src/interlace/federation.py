@@ -357,9 +357,11 @@ class Federation:
                 stratify=strata,
             )
         except ValueError as e:
+            of = "" if strata is None else " of each class"
             raise AlignmentError(
-                f"{len(pool.rows):,} shared people with a label are too few to hold {test} of "
-                f"them out ({e})"
+                f"{len(pool.rows):,} shared people{' with a label' * labelled} are too few for "
+                f"`test: {test}`, which leaves too few{of} to learn from or to test with; hold out "
+                "another share of them, such as 0.25, or share more"
             ) from e
         held = np.sort(held)
         if y is not None:
