@@ -121,7 +121,7 @@ def test_a_measure_of_some_seeds_says_of_which(insurance: Results, tmp_path: Pat
     insurance.outcomes = dict(enumerate([60, 0, 0, 0, 0]))
     text = written(insurance, tmp_path)
     assert text.count("<small>1 of 5 seeds</small>") == len(insurance.models)
-    assert "60, 0, 0, 0 and 0 of them with the outcome (seeds 0, 1, 2, 3 and 4)." in text
+    assert "60, 0, 0, 0 and 0 of them with the outcome (seeds 0, 1, 2, 3 and 4);" in text
     for model in insurance.models:
         del model.fits[0].metrics["auc"]
         model.fits[0].omitted["auc"] = "the 1,000 people held out are all of one class"

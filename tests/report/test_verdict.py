@@ -166,8 +166,8 @@ def test_the_headline_says_who_did_better(insurance: Results, values: Seeds, hea
         ),
         (
             {"split": [0.8, 0.81], "shared_only": [0.7, 0.9]},
-            "Few-shot reaches AUC 0.805, and split learning on the shared people alone does as "
-            "well: AUC 0.800 for 2 MB, against 0.805 for 20 MB.",
+            "Few-shot reaches AUC 0.805, and split learning on the shared people alone is not "
+            "clearly worse: AUC 0.800 for 2 MB, against 0.805 for 20 MB.",
             None,
         ),
         (  # clearly worse, and clearly better
@@ -206,6 +206,16 @@ def test_what_the_simplest_federation_does_is_said_with_its_price(
     assert verdict.headline == headline
     said = [d for d in verdict.details if d.startswith(("Split learning", "Shared only"))]
     assert said == ([detail] if detail else [])
+
+
+def test_what_has_neither_a_better_mean_nor_fewer_bytes_is_not_named(insurance: Results) -> None:
+    values = {"split": [0.8, 0.81], "active_alone": [0.7, 0.71], "shared_only": [0.7, 0.9]}
+    results = told(insurance, values)
+    results.models[0].name = "few_shot"
+    for byte, said in ((1, True), (0, False)):
+        for fit in results.models[0].fits:
+            fit.bytes = byte
+        assert ("not clearly worse" in judge(results).headline) == said
 
 
 def untaken(results: Results, seeds: list[int], metric: str = "auc") -> Results:
