@@ -94,6 +94,8 @@ def test_few_whole_numbers_are_a_quantity_unless_named_as_categories() -> None:
     plan, _ = transform(codes)
     assert plan.spec.numeric == 1
     assert plan.report[0].unless == "they are codes"
+    some = fit({"x": [*codes, *range(40)]}, range(len(codes)))  # of which the table has many more
+    assert some.report[0].note is None
     plan, out = transform(codes, categories=["x"])
     assert plan.spec.cardinalities == (4,)
     assert out[:, 0].tolist() == [1, 2, 3, 2, 1]

@@ -279,6 +279,9 @@ def _read(series: pl.Series, *, categorical: bool) -> Reading:
         return Reading("category")
     if dtype in (pl.Date, pl.Datetime):
         return Reading("dates")
+    if dtype.is_integer() and 2 < series.drop_nulls().n_unique() <= FEW:
+        note = "few different whole numbers, read as a quantity"
+        return Reading("numbers", note=note, unless="they are codes")
     if dtype.is_numeric() or dtype in (pl.Boolean, pl.Duration, pl.Time, pl.Null):
         return Reading("numbers")
     if dtype in (pl.Categorical, pl.Enum):
@@ -382,15 +385,12 @@ def _fit_numeric(
             note="constant where it is known; only whether it is known tells rows apart",
         )
     plan = NumericColumn(name=name, median=median, mean=mean, scale=scale, indicator=gaps > 0)
-    codes = series.dtype.is_integer() and 2 < len(np.unique(seen)) <= FEW
     return plan, ColumnReport(
         name=name,
         became="numbers",
         inputs=len(plan.names()),
         gaps=gaps,
         infinities=infinities,
-        note="few different whole numbers, read as a quantity" if codes else None,
-        unless="they are codes" if codes else None,
     )
 
 
