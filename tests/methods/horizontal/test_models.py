@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
-from interlace import Federation
+from interlace import FedAvg, Federation, Party
 from interlace.boundary import Kind
 from interlace.errors import DataError, JobError
 from interlace.methods.horizontal import (
@@ -25,6 +25,7 @@ from interlace.methods.horizontal import (
     HorizontalLinear,
     HorizontalTrees,
 )
+from interlace.methods.horizontal.baselines import PooledRows
 from interlace.methods.horizontal.kmeans import KMeansSide
 from interlace.methods.horizontal.method import by_client
 from interlace.methods.horizontal.side import figures
@@ -70,6 +71,27 @@ def test_linear_regression_is_the_pooled_one_in_two_rounds(build: Make) -> None:
     np.testing.assert_allclose(model.weights_[0, :-1], pooled.coef_, atol=1e-8)
     assert len(model.history_) == 2
     assert model.score(fed) == pytest.approx(pooled.score(scaled(x), (y - y.mean()) / y.std()))
+
+
+def test_the_pooled_rows_are_read_as_at_the_clients() -> None:
+    """Whether a client's few odd values are kept aside for testing decides nothing."""
+    rng = np.random.default_rng(0)
+    tables = {
+        name: pl.DataFrame(
+            {
+                "rooms": ["1", "2", "3"] * 39 + ["4+"] * 3,
+                "x": rng.normal(size=120),
+                "y": [0, 1] * 60,
+            }
+        )
+        for name in ("north", "south")
+    }
+    parties = [Party(name, table, id=None, label="y") for name, table in tables.items()]
+    fed = Federation.simulate(parties, active="north")
+    pooled = PooledRows(FedAvg(rounds=1, agreement=Agreement(test=0.3))).fit(fed).pooled_.active
+    assert pooled.frame.height < 240
+    assert pooled.readings == parties[0].readings
+    assert pooled.readings["rooms"].kind == "category"
 
 
 def test_many_classes_are_told_apart(build: Make, digits: Make) -> None:

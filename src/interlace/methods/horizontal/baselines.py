@@ -153,6 +153,12 @@ class PooledRows(InOnePlace):
             task=federation.active.task,
             bottom=federation.active.bottom,
         )
+        # As at the clients, who agreed; one whose rows all differ in a column has no say in it.
+        told = [side.party.readings for side in sides.values()]
+        pooled.readings = {
+            name: next((r[name] for r in told if r[name].kind != "text"), told[0][name])
+            for name in pooled.columns
+        }
         self.pooled_ = _alone(pooled, federation.seed)
         model = self._by_oneself(**agreed, validation=validation, test=0.0)
         self.model_ = model.fit(self.pooled_, on_epoch=on_epoch)
