@@ -301,6 +301,8 @@ def test_rows_kept_aside_are_drawn_at_each_client(digits: Make) -> None:
     assert not parts[1] & parts[2]
     test = model.evaluate(fed, "test")
     assert test["pooled"]["rows"] == 150
+    answers = model.answers(fed, "validation").values()
+    assert all(set(a) == {"rows", "loss", "hits"} for a in answers), "nothing by class in a round"
     best = min(r.validation for r in model.history_ if r.validation is not None)
     assert model.evaluate(fed, "validation")["pooled"]["loss"] == pytest.approx(best, rel=1e-5)
 

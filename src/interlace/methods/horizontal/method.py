@@ -46,7 +46,7 @@ def pooled(answers: dict[str, dict[str, float]]) -> dict[str, float]:
     if "hits" in total:
         out["accuracy"] = total["hits"] / rows
         classes = [key.removeprefix("rows ") for key in total if key.startswith("rows ")]
-        if all(total[f"rows {c}"] for c in classes):
+        if classes and all(total[f"rows {c}"] for c in classes):
             shares = (total[f"hits {c}"] / total[f"rows {c}"] for c in classes)
             out["balanced_accuracy"] = fmean(shares)
     if "squared_error" in total:
@@ -170,7 +170,8 @@ class HorizontalMethod(Method):
         ``pooled`` over all.
 
         Each client scores its own rows and sends sums; fewer than five rows, or five of a class,
-        say nothing. Without rows of every class there is no balanced accuracy.
+        say nothing. Without rows of every class there is no balanced accuracy, nor is there on the
+        rows kept aside for validation.
 
         Args:
             federation: The one it was fitted on, or new tables of the same parties
