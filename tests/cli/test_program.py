@@ -13,7 +13,7 @@ import pytest
 from typer.testing import Result
 
 PROGRAM = str(Path(sys.executable).with_name("interlace"))
-VERBS = ("demo", "split", "inspect", "run", "predict", "export", "report", "bench")
+VERBS = ("demo", "split", "inspect", "methods", "run", "predict", "export", "report", "bench")
 HEAVY = ("torch", "sklearn", "scipy", "polars", "numpy", "pyarrow", "pydantic", "matplotlib")
 
 Call = Callable[..., Result]

@@ -24,6 +24,7 @@ from interlace.cli import (
     inspect,
     ledger,
     logs,
+    methods,
     party,
     plan,
     predict,
@@ -75,8 +76,9 @@ def main(
     """One model from several organisations' tables, without moving a record.
 
     Start with `interlace demo`. With tables of your own: `inspect` says how they fit together,
-    `run` trains by a job file, `predict` scores new people, `serve` answers for one at a time,
-    `report` shows a run again. With a single table: `split` cuts it into parties.
+    `methods` what there is to choose from and what can be set, `run` trains by a job file,
+    `predict` scores new people, `serve` answers for one at a time, `report` shows a run again.
+    With a single table: `split` cuts it into parties.
 
     With organisations on machines of their own: `party` and `federation` bring them together;
     `plan`, `submit`, `approve`, `status`, `results` and `ledger` are for the runs over them.
@@ -135,6 +137,7 @@ for _verb in (
     demo.demo,
     split.split,
     inspect.inspect,
+    methods.methods,
     run.run,
     predict.predict,
     export.export,
@@ -155,7 +158,8 @@ for _verb in (
 for _name, _about, _verbs in (
     (
         "party",
-        "One organisation's folder: its keys, its policy, its site.",
+        "One organisation's folder: its keys, its policy, its site. What a party file and its "
+        "policy can say: `interlace methods party` and `interlace methods policy`.",
         (
             party.new,
             party.check,

@@ -80,6 +80,7 @@ def run(
     Groups of people: `kmeans`, `gaussian_mixture`. Same columns, other people: `fedavg`,
     `fedprox`, `scaffold`, `fedavgm`, `fedadam`, `fedyogi`, `horizontal_linear`,
     `horizontal_trees`, `horizontal_kmeans`, `mixed`. Or `auto`, as `interlace inspect` recommends.
+    `interlace methods NAME` says what one is and all that can be set.
 
     Ctrl-C, a kill or a power cut lose the current epoch and nothing else. `--resume` goes on to the
     result that an uninterrupted run has:

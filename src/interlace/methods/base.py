@@ -59,7 +59,7 @@ def validated(make: type, settings: dict[str, Any]) -> dict[str, Any]:
     out = {}
     for key, value in settings.items():
         try:
-            out[key] = _adapters(make)[key].validate_python(value)
+            out[key] = adapters(make)[key].validate_python(value)
         except ValidationError as e:
             first = e.errors()[0]
             inner = [p for p in first["loc"] if isinstance(p, str) and p.isidentifier()]
@@ -68,7 +68,8 @@ def validated(make: type, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _adapters(make: type) -> dict[str, TypeAdapter[Any]]:
+def adapters(make: type) -> dict[str, TypeAdapter[Any]]:
+    """What each of a constructor's arguments is held against, by name."""
     hints = get_type_hints(make.__init__, include_extras=True)  # type: ignore[misc]
     foreign = ConfigDict(arbitrary_types_allowed=True)
     out: dict[str, TypeAdapter[Any]] = {}

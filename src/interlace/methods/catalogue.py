@@ -367,6 +367,66 @@ CATALOGUE: dict[str, Entry] = {
 }
 
 
+# What methods are for, a line each, for who is to choose one.
+PURPOSES: dict[str, dict[str, str]] = {
+    "Networks over the people whom all parties share": {
+        "split": "the usual choice: a model over all embeddings",
+        "agg": "simpler: the parties' scores add up",
+        "fed_once": "one upload, and no gradient comes back",
+    },
+    "Networks where few people are shared": {
+        "one_shot": "hardly any messages; each party learns alone",
+        "few_shot": "the same, then sure guesses get a label",
+        "fedcvt": "missing views estimated in every batch",
+        "ss_vfl_i": "bottom models by contrast, one upload",
+        "ss_vfl_c": "split learning from bottom models by contrast",
+        "proto_evfl": "rare or unseen classes, by their prototypes",
+        "entity_augmentation": "many shared with each partner, few with all",
+        "transfer": "many labels; a partner's view alone names a person",
+        "secure_transfer": "the same for two parties, all of it encrypted",
+        "vfedtrans": "the label's party scores alone afterwards",
+        "apc_vfl": "the same, from auto-encoders' codes",
+        "privileged_distillation": "the same, taught by a joint model",
+    },
+    "Trees and linear models over all parties' columns of a table": {
+        "boosted_trees": "gradient boosting, gradients encrypted",
+        "random_forest": "trees side by side",
+        "decision_tree": "one tree",
+        "logistic": "classes; the pooled table's coefficients",
+        "linear": "a quantity, by least squares",
+        "poisson": "counts",
+        "tweedie": "a quantity that is often 0, as claims",
+        "scorecard": "credit risk: bins, points and reasons",
+    },
+    "Groups of people, without a label": {
+        "kmeans": "clusters by all parties' columns",
+        "gaussian_mixture": "clusters that overlap",
+        "horizontal_kmeans": "the same columns at all, other people",
+    },
+    "The same columns at all parties, other people": {
+        "fedavg": "networks trained at each party, then averaged",
+        "fedprox": "the same, where parties' people are unlike",
+        "scaffold": "the same, with drift taken out of every step",
+        "fedavgm": "fedavg with momentum at the server",
+        "fedadam": "fedavg with Adam at the server",
+        "fedyogi": "fedavg with Yogi at the server",
+        "horizontal_linear": "linear or logistic, as if pooled",
+        "horizontal_trees": "boosted trees, as if pooled",
+        "mixed": "several such parties beside one that shares people",
+    },
+    "Baselines to compare with": {
+        "active_alone": "the label's party alone, by a network",
+        "own_columns": "the label's party alone, by the method itself",
+        "shared_only": "split learning on the shared people",
+        "mean_imputation": "missing views filled in, in one place",
+        "pooled": "all columns in one table, by a network",
+        "pooled_columns": "all columns in one table, by the method itself",
+        "clients_alone": "same columns: each party by itself",
+        "pooled_rows": "same columns: all rows in one table",
+    },
+}
+
+
 def entry(name: str) -> Entry:
     """A method's entry.
 
