@@ -371,6 +371,9 @@ class _Run:
                     for own in (p for p in parties if p.name == party_result.name):
                         read = _columns_read(own, method, tag, train)
                         party_result.column_notes += column_notes(read, own.categories)
+                        label = getattr(method, "label_plan_", None)
+                        if own is federation.active and label is not None and label.note:
+                            party_result.column_notes.append(f"'{label.column}': {label.note}")
                         for column in read:
                             party_result.columns_read.setdefault(column.became, []).append(
                                 column.name

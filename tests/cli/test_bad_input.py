@@ -173,6 +173,16 @@ def test_classes_that_are_no_classes_of_their_own_are_told(
     assert "! bank: 'bought': of its 4 classes 1 differs from another only by" in words
 
 
+def test_a_run_tells_of_classes_that_may_be_none_of_their_own(
+    outcome: Callable[..., Results], tables: Tables
+) -> None:
+    bought = tables["bank"]["bought"].to_list()
+    messy = pl.Series(["n/a" if i % 10 == 0 else b for i, b in enumerate(bought)])
+    tables["bank"] = tables["bank"].with_columns(bought=messy)
+    (note,) = outcome(tables).parties[0].column_notes
+    assert note.startswith("'bought': of its 3 classes 1 looks like a mark for a missing label")
+
+
 def test_a_class_that_training_never_saw_among_people_to_score(
     call: Call, outcome: Callable[..., Results], tables: Tables
 ) -> None:
