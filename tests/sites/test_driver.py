@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +102,19 @@ def test_a_partner_that_has_seen_it_answers_and_keeps_the_proof(both: Any) -> No
     assert shop.run.status.state == "finished"
     assert approval.others_of(shop.run) == ["bank"]
     assert approval.others_of(bank.run) == ["shop"]
+
+
+def test_the_log_says_what_a_running_party_does_and_why_it_failed(
+    both: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank, shop = both
+    with caplog.at_level(logging.INFO, "interlace.sites.job"):
+        Meets(bank, lambda _name, frame, _seconds: shop._receive(frame)).go()
+        bank.note("failed", reason="the disk is full")
+    said = [record.getMessage() for record in caplog.records]
+    assert "running: its table is read" in said
+    assert "running" not in said
+    assert said[-1] == "failed: the disk is full"
 
 
 def test_who_was_shown_too_little_once_stays_with_it(both: Any) -> None:

@@ -233,7 +233,7 @@ class Site:
         party.boundary.go_on_after(ledger)
         if scores and holds_state(self.counts()):  # it goes on where it was
             party.boundary.load_state(read_state(self.counts()).tensors)
-        self.note("running")
+        self.note("running", "its table is read")
         self._party = party
         return party
 
@@ -273,7 +273,7 @@ class Site:
                 return
             began = before.began if before.state == state else time.time()
             if (before.state, before.doing) != (state, doing):
-                log.info("%s  %s", state, doing)
+                log.info(": ".join(filter(None, (state, doing or reason))))
             self.run.note(
                 Status(
                     state=state, doing=doing, done=done, reason=reason, job=self.job, began=began
