@@ -62,7 +62,7 @@ from interlace.methods.horizontal.baselines import InOnePlace
 from interlace.methods.horizontal.method import HorizontalMethod
 from interlace.methods.horizontal.schema import FEWEST
 from interlace.methods.horizontal.side import HorizontalSide, Own, clients_of, meet
-from interlace.methods.recommend import by_columns, choose, geometry_of
+from interlace.methods.recommend import by_columns, choose, geometry_of, share_names
 from interlace.party import Party, Peer, RunSide
 from interlace.report import write_report
 
@@ -216,7 +216,7 @@ class _Run:
         self.progress("comparing the parties' tables", 0.0)
         if self.before is not None:
             self.chosen = self.before.chosen
-        elif (found := by_columns(geometry_of(parties))) is not None:
+        elif share_names(parties) and (found := by_columns(geometry_of(parties))) is not None:
             self.chosen = Chosen(**found.model_dump())
         if self.chosen is not None:
             self._take(self.chosen)

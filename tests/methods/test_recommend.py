@@ -21,6 +21,7 @@ from interlace.methods.recommend import (
     choose,
     recommend,
     recommend_for,
+    share_names,
     situation_of,
 )
 
@@ -166,3 +167,18 @@ def test_tables_that_nothing_joins() -> None:
     found = asked(a=table(range(50)), b=table(range(50, 100), 1))
     assert found.method is None
     assert "Nothing joins" in found.reason
+
+
+def test_values_are_compared_only_where_half_the_names_are_shared() -> None:
+    bank, branch, shop = table(range(9)), table(range(9, 18)), table(range(9), 1)
+    some = shop.with_columns(bank["c0_0"], bank["c0_1"])  # two of the bank's four
+    one = shop.with_columns(bank["c0_0"])
+
+    def told(*tables: pl.DataFrame) -> bool:
+        return share_names([Party(f"p{i}", frame, id="id") for i, frame in enumerate(tables)])
+
+    assert told(bank, branch)
+    assert told(shop, bank, branch), "of three, two are enough"
+    assert told(bank, some)
+    assert not told(bank, one)
+    assert not told(bank, shop)

@@ -166,6 +166,14 @@ def geometry_of(parties: Sequence[Party]) -> Geometry:
     )
 
 
+def share_names(parties: Sequence[Party]) -> bool:
+    """Whether any two have half of their columns' names in common: no others train copies of one
+    model, and to compare the values of many columns with each other takes long."""
+    names = [set(party.columns) for party in parties if party.columns]
+    pairs = itertools.combinations(names, 2)
+    return any(2 * len(one & two) >= min(len(one), len(two)) for one, two in pairs)
+
+
 def by_columns(geometry: Geometry) -> Recommendation | None:
     """The method for parties with the same columns and other people, if some are; to tell, nobody
     need be matched."""
