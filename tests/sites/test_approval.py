@@ -315,20 +315,19 @@ def test_the_privacy_budget_lasts_over_runs(make_party: Make, contract: Contract
 
 
 @pytest.mark.parametrize(
-    ("bound", "state", "doubts"),
+    ("bound", "doubts"),
     [
-        ({"max_bytes": 400_000}, "refused", 1),
-        ({"max_bytes": 4_000_000}, "waiting", 1),
-        ({"max_bytes": 6_000_000}, "waiting", 0),
-        ({"max_bytes_of": {"embedding": 1000}}, "refused", 1),
-        ({"max_bytes_of": {"gradient": 0}}, "waiting", 0),
-        ({"max_requests": 9}, "waiting", 1),
-        ({"max_epsilon": 1.0}, "waiting", 1),
+        ({"max_bytes": 400_000}, 1),
+        ({"max_bytes": 4_000_000}, 1),
+        ({"max_bytes": 6_000_000}, 0),
+        ({"max_bytes_of": {"embedding": 1000}}, 1),
+        ({"max_bytes_of": {"gradient": 0}}, 0),
+        ({"max_requests": 9}, 1),
+        ({"max_epsilon": 1.0}, 1),
     ],
 )
-def test_what_the_policy_would_surely_stop_is_refused_and_what_it_may_stop_is_for_a_hand(
+def test_what_the_policy_may_stop_is_said_and_is_for_a_hand(
     bound: dict[str, Any],
-    state: str,
     doubts: int,
     make_party: Make,
     contract: Contract,
@@ -336,24 +335,16 @@ def test_what_the_policy_would_surely_stop_is_refused_and_what_it_may_stop_is_fo
 ) -> None:
     def made_up(folder: PartyFolder, contract: Contract) -> Plan:
         leaves = {Kind.EMBEDDING: Leaving(messages=10, bytes=5_000_000)}
-        least = {Kind.EMBEDDING: 500_000}
-        return Plan(run=contract.run, party=folder.name, leaves=leaves, least=least, epsilon=2.0)
+        return Plan(run=contract.run, party=folder.name, leaves=leaves, epsilon=2.0)
 
     monkeypatch.setattr(approval, "plan_of", made_up)
     shop = make_party("shop", **bound)
-    said = decide(shop, contract)
-    assert said.state == state
-    run = shop.find(None)
+    assert decide(shop, contract).state == "waiting"
     found = stops(shop.read().policy, made_up(shop, contract), contract)
     assert [stop.setting for stop in found] == [*bound][:doubts]
-    if state == "refused":
-        assert next(iter(bound)) in said.reason
-        assert "fewer epochs" in said.reason
-        assert not any(map(str.isdigit, said.reason))  # how large its table is, is not told
-        with pytest.raises(Refused, match="nobody can approve"):
-            approval.approve(shop, run)
-        make_party("shop")  # its policy may be changed
-    approval.approve(shop, run)
+    # How many people are shared, or how soon a training stops, nobody knows beforehand.
+    assert not any(stop.surely for stop in found)
+    approval.approve(shop, shop.find(None))
     assert decide(shop, contract).state == "approved"
 
 
@@ -362,22 +353,28 @@ def test_a_bound_on_single_answers_is_tried_before_anybody_approves(
     make_party: Make, contract: Contract
 ) -> None:
     shop = make_party("shop", smallest_group=50)
-    said = decide(shop, contract)
-    assert said.state == "refused"
-    assert "`smallest_group`); set another `batch_size`" in said.reason
+    assert decide(shop, contract).state == "waiting"  # with others shared it might pass
     plan = approval.plan_kept(shop.find(None))
     assert plan is not None
     assert "does not answer 'forward' for 16 people at once" in plan.stopped
+    (stop,) = stops(shop.read().policy, plan, contract)
+    assert (stop.setting, stop.surely) == ("smallest_group", False)
+    assert "a larger `batch_size`" in stop.way_out
     run = shop.find(None)
     make_party("shop", smallest_group=2)
     approval.approve(shop, run)  # by a plan under the policy as it is now
     again = approval.plan_kept(run)
     assert again is not None
-    assert (again.stopped, again.always) == ("", False)
+    assert again.stopped == ""
     logistic = {"name": "logistic", "max_iter": 2, "encryption": "rlwe-strict"}
     other = Contract.model_validate({**contract.model_dump(), "method": logistic})
     make_party("shop", encryption=["none"])
-    assert "`encryption`); set an `encryption` of the method" in decide(shop, other).reason
+    said = decide(shop, other)
+    assert said.state == "refused"
+    assert "`encryption`); set an `encryption` of the method" in said.reason
+    assert not any(map(str.isdigit, said.reason))  # how large its table is, is not told
+    with pytest.raises(Refused, match="nobody can approve"):
+        approval.approve(shop, shop.find(other.run))
 
 
 # -- signatures -------------------------------------------------------------------------------

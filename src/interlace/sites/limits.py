@@ -8,8 +8,15 @@ from typing import NamedTuple
 from interlace.boundary import Policy
 from interlace.report.words import size
 from interlace.sites.contract import Contract
-from interlace.sites.plan import OF_ONE_ANSWER, Plan
+from interlace.sites.plan import Plan
 
+# What the driver could ask for where a bound on single answers stops a rehearsal.
+WAYS_OUT = {
+    "max_rows": "set a smaller `batch_size`, if the method has one",
+    "smallest_group": "set a larger `batch_size`, if the method has one",
+    "min_bin_rows": "set a smaller `max_bin`",
+    "encryption": "set an `encryption` of the method that all allow",
+}
 SHORTER = "ask for fewer epochs, rounds or trees, fewer `seeds`, or `compare: none`"
 
 
@@ -20,8 +27,9 @@ class Stop(NamedTuple):
         setting: Its name.
         why: What of the run is beyond it. It tells of the party's table, so it is for nobody else.
         way_out: What the driver could ask for instead.
-        surely: Whether the run cannot but go beyond it; else it does if it takes all that the plan
-            allows, which a training that stops early does not.
+        surely: Whether the run cannot but go beyond it, however many people turn out to be shared
+            and however soon a training stops. Only that refuses a run; whether it does tells the
+            driver nothing of the table.
     """
 
     setting: str
@@ -41,12 +49,10 @@ def stops(policy: Policy, plan: Plan, contract: Contract) -> list[Stop]:
 
 def _by_amount(policy: Policy, plan: Plan, contract: Contract) -> Iterator[Stop]:
     if policy.max_bytes is not None and not plan.within(policy.max_bytes):
-        least = sum(plan.least.values())
-        yield _bytes("max_bytes", policy.max_bytes, plan.bytes, least, plan, "")
+        yield _bytes("max_bytes", policy.max_bytes, plan.bytes, plan, "")
     for kind, most in sorted(policy.max_bytes_of.items()):
         if kind in plan.leaves and not (plan.capped and plan.leaves[kind].bytes <= most):
-            least = plan.least.get(kind, 0)
-            yield _bytes("max_bytes_of", most, plan.leaves[kind].bytes, least, plan, f" of {kind}")
+            yield _bytes("max_bytes_of", most, plan.leaves[kind].bytes, plan, f" of {kind}")
     messages = sum(leaving.messages for leaving in plan.leaves.values())
     answers, asks = policy.max_requests, plan.party != contract.active
     if answers is not None and asks and messages > answers:  # each request has an answer
@@ -62,30 +68,25 @@ def _by_amount(policy: Policy, plan: Plan, contract: Contract) -> Iterator[Stop]
         yield Stop("guards", why, SHORTER)
 
 
-def _bytes(setting: str, most: int, planned: int, least: int, plan: Plan, of: str) -> Stop:
-    surely = plan.capped and least > most
-    if not plan.capped:
-        found = f"how much{of} leaves cannot be told without a table"
-    elif surely:
-        found = f"{size(least)}{of} left in the shortest rehearsal, half of the people shared"
-    else:
+def _bytes(setting: str, most: int, planned: int, plan: Plan, of: str) -> Stop:
+    found = f"how much{of} leaves cannot be told without a table"
+    if plan.capped:
         found = f"up to {size(planned)}{of} may leave"
-    return Stop(setting, f"{found}, and it allows {size(most)}", SHORTER, surely)
+    return Stop(setting, f"{found}, and it allows {size(most)}", SHORTER)
 
 
 def _by_answer(policy: Policy, plan: Plan, contract: Contract) -> Iterator[Stop]:
     if plan.stopped:
-        setting = next((n for n in OF_ONE_ANSWER if f"`{n}`" in plan.stopped), "encryption")
-        scheme = "set an `encryption` of the method that all allow"
-        way_out = scheme if setting == "encryption" else "set another `batch_size` of the method"
-        yield Stop(setting, f"it stopped a rehearsal: {plan.stopped}", way_out, plan.always)
+        setting = next((n for n in WAYS_OUT if f"`{n}`" in plan.stopped), next(iter(WAYS_OUT)))
+        why = f"it stopped a rehearsal: {plan.stopped}"
+        yield Stop(setting, why, WAYS_OUT[setting], setting == "encryption")
     scores = contract.scores
     if scores is None or plan.party == contract.active:
         return
     once = min(scores.batch or 1, scores.people)
     if policy.max_rows is not None and once > policy.max_rows:
         why = f"{once:,} people are asked about at once, and it is {policy.max_rows:,}"
-        yield Stop("max_rows", why, "ask about fewer at once", surely=True)
+        yield Stop("max_rows", why, "ask about fewer at once")
     if policy.smallest_group is not None and once < policy.smallest_group:
         # A service may happen to be asked about several at once.
         why = f"{once:,} may be asked about at once, and it is {policy.smallest_group:,}"

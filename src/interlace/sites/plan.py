@@ -50,8 +50,8 @@ from interlace.sites.contract import Contract, Scoring
 from interlace.sites.folder import PartyFolder
 
 ROWS = 1024  # of a larger table so many are rehearsed, and half as many
-# Of a policy: what bounds single answers. So many rows of a larger table show whether that stops a
-# run, since with more no method's batches grow.
+# Of a policy: what bounds single answers. So many rows of a larger table show whether its people
+# are too many or too few in an answer, since with more no method's batches grow.
 OF_ONE_ANSWER = ("max_rows", "smallest_group", "min_bin_rows", "encryption")
 TRIED = 2**14
 # Settings that say how long a training is.
@@ -117,10 +117,9 @@ class Plan(BaseModel):
     ``epsilon`` bounds, with ``delta``, what the run tells of one person, all receivers, kinds and
     trainings added up; ``None`` where kinds (``without_claim``) leave without such a bound.
     ``assumed`` says what the figures rest on. ``people`` is how many answers may be about, where
-    people are scored. ``least`` is what left in the shortest rehearsal, by kind. ``stopped`` says
-    how the policy's bounds on single answers stopped a rehearsal, ``always`` whether they did
-    however many people were shared; ``short`` which guards allow fewer releases than the run may
-    take. ``rules`` stands for what of the policy the plan rests on.
+    people are scored. ``stopped`` says how the policy's bounds on single answers stopped a
+    rehearsal, ``short`` which guards allow fewer releases than the run may take. ``rules`` stands
+    for what of the policy the plan rests on.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -135,9 +134,7 @@ class Plan(BaseModel):
     guards: dict[Kind, str] = Field(default_factory=dict)
     assumed: list[str] = Field(default_factory=list)
     people: int | None = None
-    least: dict[Kind, int] = Field(default_factory=dict)
     stopped: str = ""
-    always: bool = False
     short: list[str] = Field(default_factory=list)
     rules: str = ""
 
@@ -233,7 +230,6 @@ class _Rehearsal:
         self.file = file.model_copy(update={"policy": policy, "secret": None})
         self.rules = rules_of(file.policy)
         self.bounds = {n: bound for n in OF_ONE_ANSWER if (bound := getattr(file.policy, n))}
-        self.least: dict[Kind, int] = {}
         needed = name == contract.active or self.horizontal
         self.party = runner.make_party(name, self.file, label_needed=needed)
         self.choices = [contract.method, *compared(contract)]
@@ -294,30 +290,28 @@ class _Rehearsal:
             capped=not self.blind,
             guards=self._guards(leaves),
             assumed=self._assumed(whole),
-            least=self.least,
             rules=self.rules,
-            **self._within_bounds(),
+            stopped=self._within_bounds(),
             **privacy,
         )
 
-    def _within_bounds(self) -> dict[str, Any]:
+    def _within_bounds(self) -> str:
         """How the policy's bounds on single answers stop a rehearsal, if they do."""
-        rows = len(self.party) if self.horizontal else min(len(self.party), TRIED)
+        most = TRIED if {"max_rows", "smallest_group"} & self.bounds.keys() else ROWS
+        rows = len(self.party) if self.horizontal else min(len(self.party), most)
         if not self.bounds or self._memory(rows) > _memory() / SHARE:
-            return {}
+            return ""
         bounded = copy.copy(self)
         policy = self.file.policy.model_copy(update=self.bounds)
         bounded.file = self.file.model_copy(update={"policy": policy})
         bounded.scratch = self.scratch / "bounded"
         bounded.scratch.mkdir()
-        shares = [1.0] if self.horizontal else [1.0, 0.5]
-        stopped = []
-        for shared in shares:
+        for shared in [1.0] if self.horizontal else [1.0, 0.5]:
             try:
                 bounded._rehearse(rows, shared, {})
             except InterlaceError as e:
-                stopped.append(str(e))
-        return {"stopped": next(iter(stopped), ""), "always": len(stopped) == len(shares)}
+                return str(e)
+        return ""
 
     def _guards(self, leaves: Mapping[Kind, Leaving]) -> dict[Kind, str]:
         """What stands on the kinds that leave."""
@@ -344,7 +338,6 @@ class _Rehearsal:
     ) -> tuple[dict[tuple[str, Kind], Counts], dict[str, Claim]]:
         """The same, if partners held such a share of the people."""
         base = self._rehearse(rows, shared, {})
-        self._note_least(base)
         sent = {key: found.copy() for key, found in base.sent.items()}
         claims = dict(base.claims)
         for name in {n for choice in self.choices for n in self._lengths(choice)}:
@@ -361,14 +354,6 @@ class _Rehearsal:
                 more = (np.array(claim) - np.array(first)).clip(min=0) * (longest - 1)
                 claims[guard] = Claim(*(np.array(claims.get(guard, first)) + more).tolist())
         return sent, claims
-
-    def _note_least(self, point: _Point) -> None:
-        """Note what a rehearsal sent, if none was as short."""
-        sent: dict[Kind, int] = defaultdict(int)
-        for (_, kind), found in point.sent.items():
-            sent[kind] += int(found[1])
-        if not self.least or sum(sent.values()) < sum(self.least.values()):
-            self.least = dict(sent)
 
     def _told(self) -> int:
         """How often this party tells, or is told, how the run goes."""
@@ -592,7 +577,6 @@ class _Scores(_Rehearsal):
             leaves=leaves,
             guards=self._guards(leaves),
             people=self.answers * asked if passive else None,
-            least=self.least,
             rules=self.rules,
             assumed=[
                 *_how_scored(scores),
