@@ -20,6 +20,7 @@ from interlace.errors import (
     NobodyShared,
     PolicyError,
 )
+from interlace.federation import _of_every_class
 from interlace.methods import Method
 from interlace.party import PassiveSide, operation
 
@@ -105,6 +106,23 @@ def test_of_few_people_some_of_every_class_are_held_out(
         train, test = fed.split(0.25, seed=seed)
         assert np.bincount(test.y, minlength=2).tolist() == tested
         assert np.bincount(train.y, minlength=2).tolist() == trained
+
+
+def test_nobody_of_several_classes_is_left_out_where_there_is_room() -> None:
+    random = np.random.default_rng(0)
+    tried = 0
+    while tried < 200:
+        y = random.integers(0, random.integers(2, 6), size=random.integers(4, 16))
+        counts = np.bincount(y)
+        held = random.permutation(len(y))[: random.integers(1, len(y))]
+        learnt, tested = (counts > 0).sum(), (counts > 1).sum()
+        if len(held) < tested or len(y) - len(held) < learnt:
+            continue
+        tried += 1
+        out = _of_every_class(np.arange(len(y)), y, held, random)
+        assert len(out) == len(held)
+        assert set(y[out]) >= set(np.flatnonzero(counts > 1))
+        assert set(np.delete(y, out)) == set(y)
 
 
 @pytest.mark.parametrize("test", [0.999, 0.001, 100])

@@ -499,8 +499,8 @@ def _of_every_class(
     it has two, nobody to test on: of few people, equal shares leave a rare class out."""
     out = np.isin(rows, held)
     counts = np.bincount(y)
-    for c in np.flatnonzero(counts):
-        for lacking, least in ((False, 1), (True, 2)):  # somebody to learn from comes first
+    for lacking, least in ((False, 1), (True, 2)):  # somebody to learn from comes first
+        for c in np.flatnonzero(counts):
             there = np.bincount(y[out == lacking], minlength=len(counts))
             if counts[c] < least or there[c] or there.max() < 2:
                 continue

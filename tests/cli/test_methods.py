@@ -8,6 +8,7 @@ import pytest
 from click.testing import Result
 
 from interlace.methods.catalogue import CATALOGUE
+from interlace.methods.recommend import RULES
 
 Call = Callable[..., Result]
 
@@ -28,6 +29,11 @@ def test_what_can_be_set_fits_into_80_columns(
     done = call("methods", name)
     assert done.exit_code == 0, done.output
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_what_auto_chooses_from_is_told(call: Call) -> None:
+    said = call("methods", "auto").output
+    assert [rule.method in said and rule.because[:20] in said for rule in RULES] == [True] * 5
 
 
 def test_a_method_says_what_it_follows_and_what_is_set_inside_a_setting(call: Call) -> None:

@@ -56,6 +56,7 @@ def test_a_job_is_written_as_it_was_read(folder: Path) -> None:
     [
         ("name: x\nparties: {a: {table: t}}", "`parties`: a federation takes at least two"),
         ("name: x", "`parties`: field required"),
+        ("parties: {a: {table: t, task: [binary]}, b: {table: t}}", "`parties.a.task`: input"),
         ("- 1", "holds no fields"),
         (
             "a: [",

@@ -42,7 +42,8 @@ def methods(
     """
     from interlace.boundary import Policy
     from interlace.job.spec import Job, MethodChoice, PartyFile
-    from interlace.methods.catalogue import CATALOGUE, PURPOSES, entry
+    from interlace.methods.catalogue import AUTO, CATALOGUE, PURPOSES, entry
+    from interlace.methods.recommend import RULES
     from interlace.methods.settings import settings_of, told_of
 
     fields: dict[str, type[BaseModel]] = {"job": Job, "party": PartyFile, "policy": Policy}
@@ -53,6 +54,12 @@ def methods(
                 show(Text.assemble((f"  {method:<24}", "cyan"), line))
             show("")
         show(Text("What one is and takes: interlace methods NAME. `method: auto` chooses one."))
+        return
+    if name == AUTO:
+        show(Text("auto: the first of these that fits, by counts alone", style="bold"))
+        for rule in RULES:
+            show(Text(f"  {rule.method}", style="cyan"), _filled(rule.because, 6))
+        show("", _filled("`interlace inspect` says beforehand which, and why.", 0))
         return
     if name in fields:
         _show_settings(settings_of(fields[name]), (*fields.values(), MethodChoice))

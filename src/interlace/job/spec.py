@@ -409,7 +409,8 @@ def _readable(
     """
     said, last = "", None
     for e in error.errors():
-        if e["type"] == "literal_error" and isinstance(e["input"], list):
+        branch = "[" in str(e["loc"][-1:])  # of several that a value could be
+        if branch and e["type"] == "literal_error" and isinstance(e["input"], list):
             continue  # what is wrong in the list is told by itself
         loc, file = e["loc"], job
         if len(loc) > 2 and loc[0] == "parties" and loc[1] in files:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
+from threading import RLock
 from typing import Any, Literal
 
 import torch
@@ -63,9 +64,13 @@ def seed_for(seed: int, *names: str | int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+# Torch's stream is the process's, and two parties of one process may work in threads of their own.
+_ONE_AT_A_TIME = RLock()
+
+
 def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Build a module with initial weights from ``seed``, leaving torch's global state alone."""
-    with torch.random.fork_rng(devices=[]):
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
 
@@ -86,13 +91,14 @@ class Randomness:
 
     @contextmanager
     def _swapped(self) -> Iterator[None]:
-        outside = torch.get_rng_state()
-        torch.set_rng_state(self.generator.get_state())
-        try:
-            yield
-        finally:
-            self.generator.set_state(torch.get_rng_state())
-            torch.set_rng_state(outside)
+        with _ONE_AT_A_TIME:
+            outside = torch.get_rng_state()
+            torch.set_rng_state(self.generator.get_state())
+            try:
+                yield
+            finally:
+                self.generator.set_state(torch.get_rng_state())
+                torch.set_rng_state(outside)
 
 
 def _may_draw(module: nn.Module) -> bool:

@@ -128,6 +128,15 @@ def test_of_a_class_of_few_rows_a_client_says_nothing() -> None:
     assert [three[f"rows {c}"] for c in range(3)] == [5, 0, 0]
 
 
+def test_hits_by_class_are_told_of_one_part_alone(build: Make) -> None:
+    """Of several parts a class's few rows in another would follow by difference."""
+    fed = build(cut(X, Y), label="y")
+    model = HorizontalLinear(agreement=Agreement(validation=0.1, test=0.3)).fit(fed)
+    for part in ("all", "train", "validation"):
+        assert "balanced_accuracy" not in model.evaluate(fed, part)["pooled"]
+    assert "balanced_accuracy" in model.evaluate(fed, "test")["pooled"]
+
+
 def test_a_client_of_fewer_rows_than_columns_keeps_its_squares(build: Make) -> None:
     frames = cut(X, Y)
     frames["p1"] = frames["p1"].head(25)

@@ -731,9 +731,11 @@ def test_values_that_training_did_not_see(credit: Make) -> None:
 def test_labels_that_do_not_fit(federate: Make, wine: Make, credit: Make) -> None:
     with pytest.raises(DataError, match="tells two classes apart"):
         Scorecard().fit(wine())
-    with pytest.raises(JobError, match=r"which class of party 'bank', column '.*' is bad, by"):
+    with pytest.raises(
+        JobError, match=r"by `bad`, which of the 2 classes of party 'bank', column '.*' is bad"
+    ):
         Scorecard().fit(credit())
-    with pytest.raises(JobError, match="`bad` in the job is none of the classes of party"):
+    with pytest.raises(JobError, match="`bad` in the job is none of the 2 classes of party"):
         Scorecard(bad="ugly").fit(credit())
     x, y = load_breast_cancer(return_X_y=True)
     fed = federate(x, y, [slice(10, 30)], slice(0, 10))

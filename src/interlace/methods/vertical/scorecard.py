@@ -402,14 +402,14 @@ class Scorecard(Method):
             if classes in ((0, 1), (False, True)):
                 return 1
             raise JobError(
-                f"say in the job which class of party '{plan.party}', column '{plan.column}' is "
-                f"bad, by `bad`: {' or '.join(map(repr, classes))}"
+                f"say in the job, by `bad`, which of the {len(classes)} classes of party "
+                f"'{plan.party}', column '{plan.column}' is bad; `interlace inspect` lists them"
             )
         bad = plan.place(self.bad)
         if bad is None:
             raise JobError(
-                f"`bad` in the job is none of the classes of party '{plan.party}', column "
-                f"'{plan.column}': {', '.join(map(repr, classes))}"
+                f"`bad` in the job is none of the {len(classes)} classes of party "
+                f"'{plan.party}', column '{plan.column}'; `interlace inspect` lists them"
             )
         return bad
 
