@@ -18,6 +18,7 @@ from interlace.engines.sites import Answering, Gate, Sites
 from interlace.errors import PolicyError, Refused
 from interlace.party import RunSide, State, read_state, write_state
 from interlace.sites.account import Account
+from interlace.sites.approval import Approval
 from interlace.sites.contract import Contract
 from interlace.sites.folder import PartyFolder
 from interlace.sites.folder import Site as Membership
@@ -50,6 +51,16 @@ def site(root: Path, contract: Contract = CONTRACT, **policy: Any) -> Site:
     leaves = {kind: Leaving(messages=9, bytes=SIZE) for kind in (Kind.EMBEDDING, Kind.CONTROL)}
     plan = Plan(run=contract.run, party="shop", leaves=leaves, epsilon=1.0)
     (made.run.path / "plan.json").write_text(plan.model_dump_json())
+    said = Approval(
+        run=contract.run,
+        digest=contract.digest,
+        party="shop",
+        answer="approved",
+        by="hand",
+        time="2026-01-01T00:00:00+00:00",
+        certificate="",
+    )
+    (made.run.path / "approval.json").write_text(said.model_dump_json())
     return made
 
 
