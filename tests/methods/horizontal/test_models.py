@@ -234,3 +234,17 @@ def test_what_has_no_place_is_refused(build: Make) -> None:
             method.fit(fed)
     with pytest.raises(DataError, match="fewer clusters"):
         HorizontalKMeans(clusters=400).fit(fed)
+
+
+def test_a_rehearsal_of_trees_on_made_up_labels_grows_to_the_depth(build: Make) -> None:
+    """Else its plan is too small for labels that the columns tell."""
+    y = np.random.default_rng(0).integers(0, 2, len(Y))
+    fed = build(cut(X[:90], y[:90]), label="y")
+    how: dict[str, Any] = {"rounds": 1, "depth": 5, **HorizontalTrees.rehearsal}
+    HorizontalTrees(**how).fit(fed)
+    (sent,) = {
+        s.messages
+        for s in fed.active.boundary.ledger.summary()
+        if s.operation == "histogram" and s.kind == Kind.HISTOGRAM
+    }
+    assert sent == 5

@@ -23,7 +23,7 @@ Source of the splits: Chen and Guestrin, "XGBoost", KDD 2016, §2; of the horizo
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -238,6 +238,9 @@ class HorizontalTrees(HorizontalMethod):
 
     side = TreeSide
     protocol = "trees"
+
+    # Made-up labels may end a tree early that real ones let grow to its depth.
+    rehearsal: ClassVar[dict[str, Any]] = {"min_gain": -1e300, "min_rows": 1}
 
     def __init__(
         self,
