@@ -142,6 +142,7 @@ class JointModel(Method):
             learn: Learns one epoch, counted from 0. Returns the mean loss.
             aside: The people by whom the best epoch is chosen; with nobody it is the last.
         """
+        self._set_aside(aside)
         stopping, clock = EarlyStopping(self.patience), Clock()
         done = self._resume(fed, checkpoint, stopping) if checkpoint else 0
         judges, y = len(aside.rows), aside.y
@@ -164,6 +165,10 @@ class JointModel(Method):
         if judges:
             self._recall()
         self._settle()
+
+    def _set_aside(self, aside: Federation) -> None:
+        """What there is to do so that people who judge the epochs have no part in what is learnt,
+        where a method knows others than those of its batches."""
 
     def _judged(self, aside: Federation) -> Tensor:
         """The logits by which an epoch is judged."""

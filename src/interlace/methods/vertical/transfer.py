@@ -22,7 +22,7 @@ of its public implementation exchanges as much).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -171,18 +171,11 @@ class FederatedTransfer(SplitTraining):
         """The loss over the classes of all labelled people, shared or not."""
         return Objective.fit(fed.label_plan, self._known[1], self.class_weight)
 
-    def _in_epochs(
-        self,
-        fed: Federation,
-        learn: Callable[[int], float],
-        aside: Federation,
-        checkpoint: str | None,
-        on_epoch: OnEpoch | None,
-    ) -> None:
+    def _set_aside(self, aside: Federation) -> None:
+        """Who judges has no part in Φ."""
         rows, known = self._known
         others = ~torch.isin(rows, torch.from_numpy(aside.rows))
-        self._known = rows[others], known[others]  # who judges has no part in Φ
-        super()._in_epochs(fed, learn, aside, checkpoint, on_epoch)
+        self._known = rows[others], known[others]
 
     def _begin_epoch(self, fed: Federation, epoch: int) -> None:
         seed = seed_for(fed.seed, "labelled", epoch)
